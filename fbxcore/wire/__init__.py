@@ -63,6 +63,7 @@ def decode(
 
     Raises:
         InvalidArgumentError: with the code `malformed_body`, whatever is wrong with the body.
+        StructureError: if a JSON number does not fit its leaf's dtype.
         NotSupportedError: if the format is known but not served, or its package is not installed.
     """
     read = _codec(format)[1]

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fbxcore.errors import InvalidArgumentError
+from fbxcore.errors import InvalidArgumentError, StructureError
 from fbxcore.spec import dtype_of
 from fbxcore.types import Spec
 from fbxcore.wire._arrays import check_total, malformed, widened
@@ -31,7 +31,7 @@ def encode(arrays: dict[str, np.ndarray]) -> tuple[bytes, list[str]]:
     """Return canonical arrays as a JSON body, bfloat16 widened to float32."""
     arrays, converted = widened(arrays)
     if orjson is None:
-        plain = {name: _plain(array.tolist()) for name, array in arrays.items()}
+        plain = {name: _lists(array) for name, array in arrays.items()}
         return json.dumps(
             plain, separators=(",", ":"), ensure_ascii=False, allow_nan=False
         ).encode(), converted
@@ -43,8 +43,15 @@ def encode(arrays: dict[str, np.ndarray]) -> tuple[bytes, list[str]]:
 def _for_orjson(array: np.ndarray) -> Any:
     """Return what orjson writes exactly: the array itself, or lists where it would write null."""
     if array.ndim == 0 or (array.dtype.kind == "f" and not np.isfinite(array).all()):
-        return _plain(array.tolist())
+        return _lists(array)
     return array
+
+
+def _lists(array: np.ndarray) -> Any:
+    """Return nested lists; float32 by its own shortest digits, 0.1 and not 0.10000000149011612."""
+    if array.dtype.kind == "f" and array.dtype.itemsize < 8:
+        array = array.astype(str).astype(np.float64)
+    return _plain(array.tolist())
 
 
 def _plain(value: Any) -> Any:
@@ -152,14 +159,14 @@ def _as_dtype(name: str, array: np.ndarray, value: Any, want: np.dtype) -> np.nd
 
 def _as_bool(name: str, array: np.ndarray) -> np.ndarray:
     if array.dtype.kind != "b" and not ((array == 0) | (array == 1)).all():
-        raise malformed("JSON", f"leaf `{name}` must be true or false for bool", leaf=name)
+        raise _misfit(name, "be true or false for bool", array.flat[0])
     return array.astype(bool)
 
 
 def _as_integer(name: str, array: np.ndarray, value: Any, want: np.dtype) -> np.ndarray:
     limits = np.iinfo(want)
     if array.dtype.kind == "b":
-        raise malformed("JSON", f"leaf `{name}` has true or false where {want.name} is expected", leaf=name)
+        raise _misfit(name, f"have numbers for {want.name}", array.flat[0])
     if array.dtype.kind == "f":  # one fraction makes all floats: look at the numbers as they were written
         array = np.array(value, dtype=object)
     if array.dtype.kind in "iu" and limits.min <= array.min() and array.max() <= limits.max:
@@ -170,29 +177,28 @@ def _as_integer(name: str, array: np.ndarray, value: Any, want: np.dtype) -> np.
 
 def _exact_integer(name: str, entry: Any, want: np.dtype) -> int:
     if isinstance(entry, str) or int(entry) != entry:
-        raise malformed("JSON", f"leaf `{name}` has {entry!r:.40}, no integer for {want.name}", leaf=name)
+        raise _misfit(name, f"have integers for {want.name}", entry)
     limits = np.iinfo(want)
     if not limits.min <= int(entry) <= limits.max:
-        raise malformed(
-            "JSON",
-            f"leaf `{name}` has {int(entry)}, outside {want.name} ({limits.min} to {limits.max})",
-            leaf=name,
-        )
+        raise _misfit(name, f"fit {want.name} ({limits.min} to {limits.max})", int(entry))
     return int(entry)
 
 
 def _as_float(name: str, array: np.ndarray, want: np.dtype) -> np.ndarray:
+    if array.dtype.kind == "b":
+        raise _misfit(name, f"have numbers for {want.name}", array.flat[0])
     try:
         wide = array.astype(np.float64)
     except OverflowError as error:
-        raise malformed(
-            "JSON", f"leaf `{name}` has an integer too long for {want.name}", leaf=name
-        ) from error
+        raise _misfit(name, f"fit {want.name}", "an integer beyond float64") from error
     with np.errstate(over="ignore"):
         narrow = wide.astype(want)
     lost = np.isfinite(wide) & ~np.isfinite(narrow)
     if lost.any():
-        raise malformed(
-            "JSON", f"leaf `{name}` has {wide[lost].flat[0]!r}, too large for {want.name}", leaf=name
-        )
+        raise _misfit(name, f"fit {want.name}", wide[lost][0])
     return narrow
+
+
+def _misfit(name: str, rule: str, got: Any) -> StructureError:
+    got = got.item() if isinstance(got, np.generic) else got
+    return StructureError(f"Leaf `{name}` must {rule}, got {got!r:.40}.", loc=(name,))

@@ -88,6 +88,9 @@ def decode(body: Any, spec: Spec | None, max_bytes: int) -> dict[str, np.ndarray
 def _members(body: Any, max_bytes: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     with zipfile.ZipFile(io.BytesIO(body)) as archive:
+        end = len(body) - _END.size - len(archive.comment)
+        if bytes(body[end : end + 4]) != b"PK\5\6":
+            raise malformed("npz", "it goes on behind its end")
         check_total("npz", sum(entry.file_size for entry in archive.infolist()), max_bytes)
         for entry in archive.infolist():
             name = entry.filename.removesuffix(".npy")
