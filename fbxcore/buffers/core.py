@@ -1,0 +1,335 @@
+"""The buffer behind every face and every live buffer: rows that advance on their own, items with weights.
+
+A row is a ring of T timesteps with a write index of its own. An item is a sequence of L timesteps that
+starts at a slot of a row; its index is `row * items_per_row + item`, and it starts at slot
+`item * stride`. Prioritised kinds keep a weight per item in a sum tree, and weight 0 is what can not be
+drawn: unwritten, overwritten, astride the write head, of priority 0. Uniform kinds draw row and start
+directly, as Flashbax does.
+
+The lap of a slot counts how often the ring had come round when it was written. Lap and slot together
+are the item's absolute first timestep, its *generation*: an item that was overwritten since has another.
+
+All functions are compiled once per layout, structure and batch size. `add_rows` and `set_priorities`
+take their state over (donate it): use the one they return.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fbxcore import _ring
+from fbxcore.buffers import sum_tree
+from fbxcore.buffers.layout import Layout, bucket_of
+from fbxcore.buffers.pytree import Fields, pytree
+from fbxcore.buffers.sum_tree import SumTreeState
+from fbxcore.types import Array, Leaves, PRNGKey, Spec
+
+
+@pytree
+class CoreState(Fields):
+    """What a core maps."""
+
+    experience: dict[str, Array]  # [B, T, ...]
+    write_index: Array  # [B], int32: where the next timestep of a row goes
+    size: Array  # [B], int32: timesteps a row holds
+    laps: Array  # [B], int32: how often a row's write index came round
+    tree: SumTreeState | None  # weights [I]; None for uniform kinds
+
+
+@pytree
+class CoreSample(Fields):
+    """What one draw gives."""
+
+    experience: dict[str, Array]  # [N, L, ...]
+    indices: Array  # [N], int32
+    probabilities: Array  # [N], float32
+    laps: Array  # [N], int32
+
+
+@dataclass(frozen=True)
+class Core:
+    """Pure functions of one layout; hashable, so that equal layouts share what is compiled."""
+
+    layout: Layout
+
+    def init(self, timestep: Mapping[str, Any]) -> CoreState:
+        """Return an empty state for leaves of the given shapes and dtypes (arrays or a spec)."""
+        layout = self.layout
+        rows = (layout.rows,)
+        return CoreState(
+            experience={
+                name: jnp.zeros((layout.rows, layout.time_axis, *shape), dtype)
+                for name, (shape, dtype) in sorted(stored_as(timestep).items())
+            },
+            write_index=jnp.zeros(rows, jnp.int32),
+            size=jnp.zeros(rows, jnp.int32),
+            laps=jnp.zeros(rows, jnp.int32),
+            tree=None if layout.priority_exponent is None else sum_tree.init(layout.num_items),
+        )
+
+    def add_rows(self, state: CoreState, experience: Leaves, lengths: Array) -> CoreState:
+        """Append the first `lengths[b]` timesteps of `[B, K, ...]` to each row; the state is donated.
+
+        K is static and may be padding; `lengths` (`[B]`, int32, each at most K and T) is not.
+        """
+        return _add_rows(self, state, pack(experience), jnp.asarray(lengths, jnp.int32))
+
+    def can_sample(self, state: CoreState) -> Array:
+        """Return whether every row holds enough and something can be drawn."""
+        return _can_sample(self, state)
+
+    def sample(self, state: CoreState, key: PRNGKey, n: int, bucket: int | None = None) -> CoreSample:
+        """Draw n items; what is returned beyond n, up to the bucket, is padding."""
+        return _sample(self, state, key, n, bucket or bucket_of(n))
+
+    def sample_indices(
+        self, state: CoreState, key: PRNGKey, n: int, bucket: int | None = None
+    ) -> tuple[Array, Array]:
+        """Return indices int32 `[N]` and probabilities float32 `[N]` of n items; N is the bucket."""
+        return _sample_indices(self, state, key, n, bucket or bucket_of(n))
+
+    def gather(self, state: CoreState, indices: Array) -> dict[str, Array]:
+        """Return the items' timesteps, `[N, L, ...]`."""
+        return _gather(self, state, indices)
+
+    def starts(self, indices: Array) -> tuple[Array, Array]:
+        """Return row `[N]` and start slot `[N]` of items."""
+        return starts(self.layout, indices)
+
+    def set_priorities(self, state: CoreState, indices: Array, priorities: Array, keep: Array) -> CoreState:
+        """Set priorities `[N]` (before the exponent) of items `[N]`; the state is donated.
+
+        An item that is not whole now, one whose `keep` is false, and a priority that is NaN, infinite
+        or negative change nothing. Of equal indices the last wins.
+        """
+        return _set_priorities(self, state, indices, priorities, keep)
+
+    def laps(self, state: CoreState, indices: Array) -> Array:
+        """Return the lap, int32 `[N]`, in which each item's start slot was last written."""
+        return _laps(self, state, indices)
+
+    def generations(self, indices: Array, laps: Array) -> np.ndarray:
+        """Return items' absolute first timesteps, int64 `[N]`, on the host."""
+        _, start = starts(self.layout, np.asarray(indices))
+        return np.asarray(laps, np.int64) * self.layout.time_axis + start
+
+    def is_live(self, state: CoreState, indices: Array) -> Array:
+        """Return which items `[N]` are whole now: written, not overwritten, not astride the write head."""
+        return _is_live(self, state, indices)
+
+    def weights(self, state: CoreState) -> Array:
+        """Return the weight of every item, float32 `[I]`: 1 or 0 for uniform kinds."""
+        return _weights(self, state)
+
+    def export_state(self, state: CoreState) -> dict[str, np.ndarray]:
+        """Return all but the experience, as arrays of the host."""
+        kept = {name: np.array(state[name]) for name in ("write_index", "size", "laps")}
+        if state.tree is not None:
+            kept["weights"] = np.array(sum_tree.leaves(state.tree))
+            kept["max_priority"] = np.array(state.tree.max_recorded_priority)
+        return kept
+
+    def import_state(self, experience: Leaves, bookkeeping: Mapping[str, np.ndarray]) -> CoreState:
+        """Return the state of experience `[B, T, ...]` and what `export_state` gave."""
+        tree = None
+        if self.layout.priority_exponent is not None:
+            tree = sum_tree.from_leaves(bookkeeping["weights"], bookkeeping["max_priority"])
+        counters = {name: jnp.array(bookkeeping[name], jnp.int32) for name in ("write_index", "size", "laps")}
+        held = {name: jnp.array(leaf) for name, leaf in sorted(pack(experience).items())}
+        return CoreState(experience=held, tree=tree, **counters)
+
+
+def make_core(layout: Layout) -> Core:
+    """Return the core of a layout."""
+    return Core(layout)
+
+
+def stored_as(timestep: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], Any]]:
+    """Return shape and dtype under which each leaf is stored: 64-bit ones as two uint32."""
+    stored = {}
+    for name, leaf in timestep.items():
+        shape, dtype = tuple(leaf.shape), jnp.dtype(leaf.dtype)
+        stored[name] = ((*shape, 2), jnp.dtype("uint32")) if dtype.itemsize == 8 else (shape, dtype)
+    return stored
+
+
+def pack(leaves: Leaves) -> dict[str, Array]:
+    """Return leaves as stored: JAX holds no 64-bit values by default, so two uint32 stand for one."""
+    return {name: _packed(leaf) if leaf.dtype.itemsize == 8 else leaf for name, leaf in leaves.items()}
+
+
+def _packed(leaf: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(leaf).view(np.uint32).reshape(*leaf.shape, 2)
+
+
+def unpack(leaves: Mapping[str, Array], spec: Spec) -> dict[str, np.ndarray]:
+    """Return stored leaves as arrays of the host with the dtypes of the spec; copies nothing."""
+    arrays = {}
+    for name, leaf in leaves.items():
+        array = np.asarray(leaf)
+        wanted = np.dtype(jnp.dtype(spec[name].dtype))
+        arrays[name] = array.view(wanted)[..., 0] if wanted.itemsize == 8 else array
+    return arrays
+
+
+def starts(layout: Layout, indices: Array) -> tuple[Array, Array]:
+    """Return row and start slot of items."""
+    return indices // layout.items_per_row, indices % layout.items_per_row * layout.stride
+
+
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
+def _add_rows(core: Core, state: CoreState, batch: dict[str, Array], lengths: Array) -> CoreState:
+    layout = core.layout
+    batch = {name: leaf[:, : layout.time_axis] for name, leaf in batch.items()}
+    tree = state.tree
+    if tree is not None:
+        tree = add_items(layout, tree, state.write_index, state.size, lengths)
+    end = state.write_index + lengths
+    return CoreState(
+        experience=_ring.write_rows(state.experience, batch, state.write_index, lengths),
+        write_index=end % layout.time_axis,
+        size=jnp.minimum(state.size + lengths, layout.time_axis),
+        laps=state.laps + end // layout.time_axis,
+        tree=tree,
+    )
+
+
+def add_items(
+    layout: Layout, tree: SumTreeState, write_index: Array, size: Array, lengths: Array
+) -> SumTreeState:
+    """Give items that an add completes the greatest weight so far, and those it breaks weight 0.
+
+    Counted from the write index, an add of n timesteps completes the items that start in
+    [1 - L, n - L] and are still held, and breaks those that start in [0, n) and are not complete.
+    """
+    after = jnp.minimum(size + lengths, layout.time_axis)
+    length = layout.sequence_length
+    oldest = lengths - after
+    whole = (jnp.maximum(1 - length, oldest), lengths - length)
+    broken = (jnp.maximum(0, lengths - length + 1), lengths - 1)
+    greatest = jnp.broadcast_to(tree.max_recorded_priority, lengths.shape)
+    ranges = [(*bounds, greatest) for bounds in _item_ranges(layout, write_index, *whole)]
+    ranges += [(*bounds, jnp.zeros_like(greatest)) for bounds in _item_ranges(layout, write_index, *broken)]
+    first, last, weights = (jnp.concatenate(parts) for parts in zip(*ranges, strict=True))
+    return sum_tree.set_ranges(tree, first, last, weights)
+
+
+def _item_ranges(layout: Layout, write_index: Array, low: Array, high: Array) -> list[tuple[Array, Array]]:
+    """Return first and last items that start `low` to `high` slots after the write index, cut at the wrap."""
+    per_row, stride, time_axis = layout.items_per_row, layout.stride, layout.time_axis
+    # Shifted by one turn so that floor division acts on what is not negative.
+    first = -(-(write_index + low + time_axis) // stride)
+    last = (write_index + high + time_axis) // stride
+    count = jnp.clip(last - first + 1, 0, per_row)
+    first = first % per_row
+    base = jnp.arange(layout.rows, dtype=jnp.int32) * per_row
+    before_wrap = jnp.minimum(first + count, per_row)
+    after_wrap = first + count - per_row
+    return [(base + first, base + before_wrap - 1), (base, base + after_wrap - 1)]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _can_sample(core: Core, state: CoreState) -> Array:
+    enough = jnp.all(state.size >= core.layout.min_time_axis)
+    return enough if state.tree is None else enough & (state.tree.nodes[0] > 0)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 4))
+def _sample_indices(core: Core, state: CoreState, key: PRNGKey, n: Array, bucket: int) -> tuple[Array, Array]:
+    return _draw(core, state, key, n, bucket)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 4))
+def _sample(core: Core, state: CoreState, key: PRNGKey, n: Array, bucket: int) -> CoreSample:
+    indices, probabilities = _draw(core, state, key, n, bucket)
+    return CoreSample(
+        experience=_gather(core, state, indices),
+        indices=indices,
+        probabilities=probabilities,
+        laps=_laps(core, state, indices),
+    )
+
+
+def _draw(core: Core, state: CoreState, key: PRNGKey, n: Array, bucket: int) -> tuple[Array, Array]:
+    layout = core.layout
+    if state.tree is not None:
+        indices = sum_tree.stratified_sample(state.tree, bucket, key, n)
+        return indices, sum_tree.get_probability(state.tree, indices)
+    full = state.size == layout.time_axis
+    row, start, count = draw_uniform(layout, key, bucket, state.size, jnp.where(full, state.write_index, 0))
+    probabilities = jnp.float32(1 / layout.rows) / jnp.maximum(count, 1)
+    return row * layout.items_per_row + start, jnp.where(count > 0, probabilities, 0.0)
+
+
+def draw_uniform(
+    layout: Layout, key: PRNGKey, batch_size: int, size: Array, head: Array
+) -> tuple[Array, Array, Array]:
+    """Draw a row, then one of its items, each with equal chances; the same for a key as Flashbax.
+
+    Args:
+        size: `[B]`, timesteps each row holds.
+        head: `[B]`, the slot of its oldest timestep.
+
+    Returns:
+        Row, start slot, and how many items that row has, each int32 `[N]`.
+    """
+    counts = jnp.maximum((size - layout.sequence_length) // layout.period + 1, 0)
+    rest, item_key = jax.random.split(key)
+    _, row_key = jax.random.split(rest)
+    row = jax.random.randint(row_key, (batch_size,), 0, layout.rows, jnp.int32)
+    count = counts[row]
+    item = jax.random.randint(item_key, (batch_size,), 0, count, jnp.int32)
+    return row, (head[row] + item * layout.period) % layout.time_axis, count
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _gather(core: Core, state: CoreState, indices: Array) -> dict[str, Array]:
+    row, start = starts(core.layout, indices)
+    return _ring.read(state.experience, row, start, core.layout.sequence_length)
+
+
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
+def _set_priorities(
+    core: Core, state: CoreState, indices: Array, priorities: Array, keep: Array
+) -> CoreState:
+    layout = core.layout
+    indices = jnp.asarray(indices, jnp.int32)
+    weights, is_valid = sum_tree.weight_of(priorities, layout.priority_exponent, layout.num_items)
+    applied = is_valid & keep & _is_live(core, state, indices)
+    tree = sum_tree.set_ranges(state.tree, indices, jnp.where(applied, indices, indices - 1), weights)
+    return state.replace(tree=tree)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _laps(core: Core, state: CoreState, indices: Array) -> Array:
+    row, start = starts(core.layout, indices)
+    return state.laps[row] - (start >= state.write_index[row])
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _is_live(core: Core, state: CoreState, indices: Array) -> Array:
+    row, start = starts(core.layout, jnp.asarray(indices, jnp.int32))
+    return is_whole(core.layout, start, state.write_index[row], state.size[row]) & (
+        (indices >= 0) & (indices < core.layout.num_items)
+    )
+
+
+def is_whole(layout: Layout, start: Array, write_index: Array, size: Array) -> Array:
+    """Return whether all timesteps of the items that start at those slots are held."""
+    age = (write_index - start - 1) % layout.time_axis + 1  # timesteps from the start to the write index
+    return (age >= layout.sequence_length) & (age <= size)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _weights(core: Core, state: CoreState) -> Array:
+    if state.tree is not None:
+        return sum_tree.leaves(state.tree)
+    live = _is_live(core, state, jnp.arange(core.layout.num_items, dtype=jnp.int32))
+    return live.astype(jnp.float32)

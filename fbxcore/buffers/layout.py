@@ -1,0 +1,339 @@
+"""What a buffer of a kind and its arguments comes to: rows, time axis, items and rules, in plain Python.
+
+The service asks this before it allocates anything and the faces before they build anything, so that
+both refuse the same arguments in the same words, which name what the user typed. Capacity is a product
+of rows and time axis; what integer division or the period cut off is said in `Layout.warnings`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from fbxcore.errors import InvalidArgumentError, NotSupportedError
+
+
+class _Required:
+    """The default of an argument that must be given."""
+
+    def __repr__(self) -> str:
+        return "REQUIRED"
+
+
+REQUIRED: Final = _Required()
+
+_FLAT = {
+    "max_length": REQUIRED,
+    "min_length": REQUIRED,
+    "sample_batch_size": REQUIRED,
+    "add_sequences": False,
+    "add_batch_size": None,
+}
+_ITEM = {
+    "max_length": REQUIRED,
+    "min_length": REQUIRED,
+    "sample_batch_size": REQUIRED,
+    "add_sequences": False,
+    "add_batches": False,
+}
+_TRAJECTORY = {
+    "add_batch_size": REQUIRED,
+    "sample_batch_size": REQUIRED,
+    "sample_sequence_length": REQUIRED,
+    "period": REQUIRED,
+    "min_length_time_axis": REQUIRED,
+    "max_size": None,
+    "max_length_time_axis": None,
+}
+_PRIORITISED = {"priority_exponent": 0.6, "device": "cpu"}
+
+ARGUMENTS: Final[dict[str, dict[str, Any]]] = {
+    "flat": _FLAT,
+    "item": _ITEM,
+    "trajectory": _TRAJECTORY,
+    "prioritised_flat": _FLAT | _PRIORITISED,
+    "prioritised_item": _ITEM | _PRIORITISED,
+    "prioritised_trajectory": _TRAJECTORY | _PRIORITISED,
+}
+"""The arguments of each kind, by Flashbax's names, with their defaults."""
+
+KINDS_LATER: Final = ("trajectory_queue", "mixer", "clustered", "data_buffer")
+DEVICES: Final = ("cpu", "gpu", "tpu")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The effective sizes of a buffer; hashable, so that equal layouts share compiled functions."""
+
+    kind: str
+    rows: int
+    time_axis: int
+    min_time_axis: int  # every row holds at least that many timesteps before it may be sampled
+    sample_batch_size: int
+    sequence_length: int
+    period: int
+    priority_exponent: float | None  # None: uniform
+    items: bool  # given and sampled as [N, ...], in one row
+    flat: bool  # sampled as experience.first and experience.second
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def capacity(self) -> int:
+        """Timesteps over all rows."""
+        return self.rows * self.time_axis
+
+    @property
+    def stride(self) -> int:
+        """Distance between the start slots of neighbouring items in the ring.
+
+        Uniform kinds count their period from the oldest timestep, so that an item may start in any
+        slot; prioritised ones count it from slot 0, since an item keeps its priority where it starts.
+        """
+        return 1 if self.priority_exponent is None else self.period
+
+    @property
+    def items_per_row(self) -> int:
+        """Items that may start in one row; an item's index is `row * items_per_row + item`."""
+        return self.time_axis // self.stride
+
+    @property
+    def num_items(self) -> int:
+        """Items over all rows."""
+        return self.rows * self.items_per_row
+
+
+def bucket_of(count: int) -> int:
+    """Return the power of two at or above a count: the static size a call is padded to."""
+    return 1 << max(count - 1, 0).bit_length()
+
+
+def layout_of(kind: str, arguments: Mapping[str, Any]) -> Layout:
+    """Return the layout of a buffer of that kind.
+
+    Raises:
+        InvalidArgumentError: naming the argument as typed, in the message and in `loc`.
+        NotSupportedError: for a kind that is known but has no layout.
+    """
+    given = _with_defaults(kind, arguments)
+    if "max_length_time_axis" in given:
+        return _trajectory_layout(kind, given)
+    return _item_layout(kind, given) if "add_batches" in given else _flat_layout(kind, given)
+
+
+def _with_defaults(kind: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    if kind in KINDS_LATER:
+        raise NotSupportedError(f"`kind` must be one served here, got {kind!r}.", loc=("kind",))
+    if kind not in ARGUMENTS:
+        raise InvalidArgumentError(
+            f"`kind` must be one of {', '.join(sorted(ARGUMENTS))}, got {kind!r}.", loc=("kind",)
+        )
+    accepted = ARGUMENTS[kind]
+    for name in sorted(set(arguments) - set(accepted)):
+        raise InvalidArgumentError(
+            f"`{name}` must not be given for a {kind} buffer, which takes {', '.join(accepted)}.",
+            loc=(name,),
+        )
+    given = {**accepted, **arguments}
+    for name, value in given.items():
+        if value is REQUIRED:
+            raise InvalidArgumentError(f"`{name}` must be given for a {kind} buffer.", loc=(name,))
+    return given
+
+
+def _flat_layout(kind: str, given: dict[str, Any]) -> Layout:
+    max_length = _integer(given, "max_length", at_least=1)
+    min_length = _integer(given, "min_length", at_least=0)
+    sample_batch_size = _sample_batch_size(given, max_length)
+    _boolean(given, "add_sequences")
+    rows = 1 if given["add_batch_size"] is None else _integer(given, "add_batch_size", at_least=1)
+    time_axis = max_length // rows
+    if time_axis < 2:
+        raise InvalidArgumentError(
+            f"`max_length` must be at least 2 timesteps for each of {rows} rows ({2 * rows}), "
+            f"got {max_length}. Raise it, or lower `add_batch_size`.",
+            loc=("max_length",),
+        )
+    min_time_axis = min_length // rows + 1
+    if min_time_axis > time_axis:
+        raise InvalidArgumentError(
+            f"`min_length` must be below {time_axis * rows} (`max_length` {max_length} over {rows} rows), "
+            f"got {min_length}.",
+            loc=("min_length",),
+        )
+    warnings = [*_cut_by_rows("max_length", max_length, rows)]
+    if min_time_axis < 2:
+        warnings.append(
+            f"`min_length` {min_length} is raised to 2 timesteps a row: a transition has two of them."
+        )
+    return Layout(
+        kind=kind,
+        rows=rows,
+        time_axis=time_axis,
+        min_time_axis=max(min_time_axis, 2),
+        sample_batch_size=sample_batch_size,
+        sequence_length=2,
+        period=1,
+        priority_exponent=_priority_exponent(given),
+        items=False,
+        flat=True,
+        warnings=(*warnings, *_device_warnings(given)),
+    )
+
+
+def _item_layout(kind: str, given: dict[str, Any]) -> Layout:
+    max_length = _integer(given, "max_length", at_least=1)
+    min_length = _integer(given, "min_length", at_least=0)
+    sample_batch_size = _sample_batch_size(given, max_length)
+    _boolean(given, "add_sequences")
+    _boolean(given, "add_batches")
+    if min_length > max_length:
+        raise InvalidArgumentError(
+            f"`min_length` must be at most `max_length` ({max_length}), got {min_length}.",
+            loc=("min_length",),
+        )
+    warnings = ["`min_length` 0 is raised to 1: an empty buffer has no item."] if min_length < 1 else []
+    return Layout(
+        kind=kind,
+        rows=1,
+        time_axis=max_length,
+        min_time_axis=max(min_length, 1),
+        sample_batch_size=sample_batch_size,
+        sequence_length=1,
+        period=1,
+        priority_exponent=_priority_exponent(given),
+        items=True,
+        flat=False,
+        warnings=(*warnings, *_device_warnings(given)),
+    )
+
+
+def _trajectory_layout(kind: str, given: dict[str, Any]) -> Layout:
+    rows = _integer(given, "add_batch_size", at_least=1)
+    length = _integer(given, "sample_sequence_length", at_least=1)
+    period = _integer(given, "period", at_least=1)
+    min_time_axis = _integer(given, "min_length_time_axis", at_least=0)
+    sample_batch_size = _integer(given, "sample_batch_size", at_least=1)
+    exponent = _priority_exponent(given)
+    typed, time_axis, warnings = _time_axis(given, rows)
+    if exponent is not None:
+        whole, time_axis = time_axis, time_axis - time_axis % period
+        if whole != time_axis:
+            warnings.append(
+                f"The time axis of {whole} is cut to {time_axis}, a multiple of `period` {period}: "
+                f"{(whole - time_axis) * rows} timesteps less over {rows} rows."
+            )
+    if length > time_axis:
+        raise InvalidArgumentError(
+            f"`sample_sequence_length` must be at most the time axis ({time_axis}, from `{typed}` "
+            f"{given[typed]}), got {length}.",
+            loc=("sample_sequence_length",),
+        )
+    if min_time_axis > time_axis:
+        raise InvalidArgumentError(
+            f"`min_length_time_axis` must be at most the time axis ({time_axis}, from `{typed}` "
+            f"{given[typed]}), got {min_time_axis}.",
+            loc=("min_length_time_axis",),
+        )
+    return Layout(
+        kind=kind,
+        rows=rows,
+        time_axis=time_axis,
+        min_time_axis=max(min_time_axis, length),
+        sample_batch_size=sample_batch_size,
+        sequence_length=length,
+        period=period,
+        priority_exponent=exponent,
+        items=False,
+        flat=False,
+        warnings=(*warnings, *_sequence_warnings(length, period, min_time_axis), *_device_warnings(given)),
+    )
+
+
+def _time_axis(given: dict[str, Any], rows: int) -> tuple[str, int, list[str]]:
+    """Return which argument sets the time axis, what it comes to, and what to say about it."""
+    max_size, max_time = given["max_size"], given["max_length_time_axis"]
+    if max_size is not None and max_time is not None:
+        raise InvalidArgumentError(
+            f"`max_size` must not be given together with `max_length_time_axis`, got {max_size!r} and "
+            f"{max_time!r}. Leave one out.",
+            loc=("max_size",),
+        )
+    if max_size is None and max_time is None:
+        raise InvalidArgumentError(
+            "`max_length_time_axis` must be given, or `max_size` instead of it.",
+            loc=("max_length_time_axis",),
+        )
+    if max_size is None:
+        return "max_length_time_axis", _integer(given, "max_length_time_axis", at_least=1), []
+    time_axis = _integer(given, "max_size", at_least=rows) // rows
+    set_by = f"`max_size` {max_size} sets the time axis of each of {rows} rows to {time_axis}."
+    return "max_size", time_axis, [set_by, *_cut_by_rows("max_size", max_size, rows)]
+
+
+def _cut_by_rows(name: str, asked: int, rows: int) -> list[str]:
+    cut = asked % rows
+    if not cut:
+        return []
+    return [
+        f"`{name}` {asked} over {rows} rows leaves {asked // rows} timesteps each, {asked - cut} in all: "
+        f"{cut} cut."
+    ]
+
+
+def _sequence_warnings(length: int, period: int, min_time_axis: int) -> list[str]:
+    warnings = []
+    if length > min_time_axis:
+        warnings.append(
+            f"`min_length_time_axis` {min_time_axis} is raised to `sample_sequence_length` {length}: "
+            "a row must hold one whole sequence."
+        )
+    if period > length:
+        warnings.append(
+            f"`period` {period} is greater than `sample_sequence_length` {length}: {period - length} of "
+            f"every {period} timesteps are never sampled. Use {length} to sample each once, or "
+            f"{max(length - 1, 1)} to share first and last ones."
+        )
+    return warnings
+
+
+def _sample_batch_size(given: dict[str, Any], max_length: int) -> int:
+    size = _integer(given, "sample_batch_size", at_least=1)
+    if size > max_length:
+        raise InvalidArgumentError(
+            f"`sample_batch_size` must be at most `max_length` ({max_length}), got {size}.",
+            loc=("sample_batch_size",),
+        )
+    return size
+
+
+def _priority_exponent(given: dict[str, Any]) -> float | None:
+    if "priority_exponent" not in given:
+        return None
+    value = given["priority_exponent"]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise InvalidArgumentError(
+            f"`priority_exponent` must be a number from 0 to 1, got {value!r}.", loc=("priority_exponent",)
+        )
+    return float(value)
+
+
+def _device_warnings(given: dict[str, Any]) -> list[str]:
+    device = given.get("device", "cpu")
+    if device in DEVICES:
+        return []
+    return [f"`device` must be one of {', '.join(DEVICES)}, got {device!r}; 'cpu' is used."]
+
+
+def _integer(given: dict[str, Any], name: str, *, at_least: int) -> int:
+    value = given[name]
+    if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < at_least:
+        raise InvalidArgumentError(
+            f"`{name}` must be an integer of at least {at_least}, got {value!r}.", loc=(name,)
+        )
+    return value.__index__()
+
+
+def _boolean(given: dict[str, Any], name: str) -> None:
+    if not isinstance(given[name], bool):
+        raise InvalidArgumentError(f"`{name}` must be true or false, got {given[name]!r}.", loc=(name,))
