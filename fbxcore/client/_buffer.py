@@ -1,0 +1,239 @@
+"""One live buffer, as the client sees it."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fbxcore.client import _requests as requests
+from fbxcore.client._requests import Added, Sample, Updated
+from fbxcore.client._transport import Transport
+from fbxcore.client.errors import UnavailableError
+from fbxcore.errors import InvalidArgumentError
+
+
+class Buffer:
+    """A live buffer of a running server, by name."""
+
+    def __init__(self, transport: Transport, name: str, format: str):
+        self.name = name
+        self._transport = transport
+        self._format = format
+
+    def __repr__(self) -> str:
+        return f"Buffer({self.name!r})"
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the server says of the buffer: kind, spec, size, whether it can be sampled, …"""
+        return requests.read_json(self._transport.send(requests.get("buffers", self.name)))
+
+    def add(
+        self,
+        experience: Any,
+        *,
+        idempotency_key: str | None = None,
+        writer: str | None = None,
+        sequence: int | None = None,
+        cast: str | None = None,
+        timeout_ms: int = 0,
+    ) -> Added:
+        """Add experience, exactly once: a lost connection is tried again under the same key.
+
+        Args:
+            experience: nested or flat, leaves `[B, T, ...]`, `[N, ...]` for item kinds.
+            idempotency_key: names this batch; made here where none is given.
+            writer: the source of the batch; with it, `sequence` takes the place of the key.
+            sequence: grows with each batch of the writer.
+            cast: `"same_kind"` lets the server convert float64 to float32 and the like.
+            timeout_ms: how long the server may wait until there is room.
+        """
+        key = idempotency_key or (None if writer is not None else requests.new_key())
+        query = {"writer": writer, "sequence": sequence, "cast": cast, "timeout_ms": timeout_ms or None}
+        request = requests.send_arrays(
+            "POST", "buffers", self.name, "experience",
+            arrays=requests.leaves_of(experience), format=self._format, query=query, key=key,
+            wait_s=timeout_ms / 1000,
+        )  # fmt: skip
+        return requests.read_fields(Added, self._transport.send(request))
+
+    def sample(
+        self,
+        batch_size: int | None = None,
+        *,
+        seed: int | None = None,
+        beta: float | None = None,
+        timeout_ms: int = 0,
+        peek: bool = False,
+    ) -> Sample:
+        """Sample a batch.
+
+        Args:
+            batch_size: how many items; by default the buffer's `sample_batch_size`.
+            seed: the same seed on the same state gives the same batch.
+            beta: asks for importance weights of this exponent.
+            timeout_ms: how long the server may wait until there is enough data.
+            peek: draw without waiting and without being counted.
+        """
+        query = {
+            "batch_size": batch_size, "seed": seed, "beta": beta, "timeout_ms": timeout_ms or None,
+            "peek": peek or None,
+        }  # fmt: skip
+        request = requests.get_arrays(
+            "buffers", self.name, "sample", format=self._format, query=query, wait_s=timeout_ms / 1000
+        )
+        return requests.read_sample(self._transport.send(request))
+
+    def samples(
+        self,
+        batch_size: int | None = None,
+        *,
+        seed: int | None = None,
+        beta: float | None = None,
+        timeout_ms: int = 10_000,
+        prefetch: int = 2,
+    ) -> Samples:
+        """Return an endless iterator of batches that fetches the next ones while one is used.
+
+        With `seed`, batch i is drawn with `seed + i`. Close it, or use it in a `with` statement.
+        """
+        return Samples(self, batch_size, seed=seed, beta=beta, timeout_ms=timeout_ms, prefetch=prefetch)
+
+    def set_priorities(
+        self, items: Sample | np.ndarray, priorities: np.ndarray, generations: np.ndarray | None = None
+    ) -> Updated:
+        """Set the priorities of sampled items; those overwritten meanwhile are left alone.
+
+        Args:
+            items: a sample, or the `indices` of one.
+            priorities: one for each item, finite and not negative.
+            generations: those of the sample; taken from it where a sample is given.
+        """
+        if isinstance(items, Sample):
+            indices, generations = items.indices, items.generations
+        else:
+            indices = items
+        if indices is None or generations is None:
+            raise InvalidArgumentError(
+                "`items` must be a sample of a prioritised buffer, or indices with their `generations`, got "
+                f"{'no indices' if indices is None else 'no generations'}.",
+                loc=("items",),
+            )
+        arrays = {
+            "indices": np.asarray(indices, np.int32),
+            "priorities": np.asarray(priorities, np.float32),
+            "generations": np.asarray(generations, np.int64),
+        }
+        request = requests.send_arrays(
+            "PATCH", "buffers", self.name, "priorities", arrays=arrays, format=self._format
+        )
+        return requests.read_fields(Updated, self._transport.send(request))
+
+    def stats(self) -> dict[str, Any]:
+        """Return the buffer's counters and statistics."""
+        return requests.read_json(self._transport.send(requests.get("buffers", self.name, "stats")))
+
+    def histogram(self, field: str = "priority") -> dict[str, Any]:
+        """Return the histogram of `priority`, `age` or `times_sampled`."""
+        request = requests.get("buffers", self.name, "histogram", query={"field": field})
+        return requests.read_json(self._transport.send(request))
+
+    def reset(self, *, discard: bool = False) -> dict[str, Any] | None:
+        """Empty the buffer; data that lie nowhere else only go with `discard=True`."""
+        return self._end("POST", "buffers", self.name, "reset", discard=discard)
+
+    def delete(self, *, discard: bool = False) -> None:
+        """Delete the buffer; data that lie nowhere else only go with `discard=True`."""
+        self._end("DELETE", "buffers", self.name, discard=discard)
+
+    def _end(self, method: str, *path: str, discard: bool) -> Any:
+        query: Mapping[str, Any] = {"discard": discard or None}
+        return requests.read_json(self._transport.send(requests.send_json(method, *path, query=query)))
+
+
+class Samples:
+    """An endless iterator of batches, fetched ahead by one thread."""
+
+    def __init__(
+        self,
+        buffer: Buffer,
+        batch_size: int | None,
+        *,
+        seed: int | None,
+        beta: float | None,
+        timeout_ms: int,
+        prefetch: int,
+    ):
+        if prefetch < 1:
+            raise InvalidArgumentError(f"`prefetch` must be at least 1, got {prefetch!r}.", loc=("prefetch",))
+        self._buffer = buffer
+        self._batch_size, self._seed, self._beta, self._timeout_ms = batch_size, seed, beta, timeout_ms
+        self._ready: queue.Queue[Sample | BaseException] = queue.Queue(prefetch)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._fetch, name=f"samples-{buffer.name}", daemon=True)
+        self._thread.start()
+
+    def __iter__(self) -> Samples:
+        return self
+
+    def __next__(self) -> Sample:
+        while not self._stop.is_set():
+            try:
+                found = self._ready.get(timeout=0.1)
+            except queue.Empty:
+                continue
+            if isinstance(found, BaseException):
+                self.close()
+                raise found
+            return found
+        raise StopIteration
+
+    def __enter__(self) -> Samples:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop fetching; the iterator ends."""
+        self._stop.set()
+        self._thread.join(timeout=self._timeout_ms / 1000 + 5)
+
+    def _fetch(self) -> None:
+        number = 0
+        while not self._stop.is_set():
+            try:
+                found: Sample | BaseException | None = self._one(number)
+            except BaseException as error:  # handed to whoever iterates
+                found = error
+            if found is None:
+                continue
+            self._hand_over(found)
+            if isinstance(found, BaseException):
+                break
+            number += 1
+        self._buffer._transport.close_mine()
+
+    def _one(self, number: int) -> Sample | None:
+        """Return a batch, or None after a pause where the server asks to come again."""
+        seed = None if self._seed is None else self._seed + number
+        try:
+            return self._buffer.sample(
+                self._batch_size, seed=seed, beta=self._beta, timeout_ms=self._timeout_ms
+            )
+        except UnavailableError as error:
+            if error.status is None:
+                raise
+            self._stop.wait(min(error.details.get("retry_after_s", 0.1), 1.0))
+            return None
+
+    def _hand_over(self, found: Sample | BaseException) -> None:
+        while not self._stop.is_set():
+            try:
+                return self._ready.put(found, timeout=0.1)
+            except queue.Full:
+                time.sleep(0)
