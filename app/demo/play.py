@@ -1,0 +1,156 @@
+"""Starts the actors, learns, tags versions, shows the progress, and stops everything again."""
+
+from __future__ import annotations
+
+import importlib.util
+import multiprocessing
+import queue
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from app.demo.buffers import CARTPOLE, PONG, VAULTS, create_buffers
+from app.demo.learner import Learner
+from fbxcore.client import Buffer, Client
+from fbxcore.errors import FbxError, NotEnoughDataError, NotSupportedError, UnavailableError
+
+VERSION_S = 10.0
+BATCHES_A_SECOND = 15
+_STOP_S = 5.0
+_NEEDED = ("gymnasium", "ale_py", "cv2")
+
+
+@dataclass
+class Actors:
+    """The processes that play, and what they share with this one."""
+
+    stop: Any
+    failure: Any
+    counts: dict[str, Any]
+    processes: list[Any] = field(default_factory=list)
+
+    def check(self) -> None:
+        """Raise what ended an actor."""
+        try:
+            raise FbxError(self.failure.get_nowait())
+        except queue.Empty:
+            pass
+        for process in self.processes:
+            if process.exitcode:
+                raise FbxError(f"The actor {process.name} must run on, got exit status {process.exitcode}.")
+
+    def end(self) -> None:
+        """Let every actor finish its batch; end those that do not."""
+        self.stop.set()
+        for process in self.processes:
+            process.join(_STOP_S)
+            if process.is_alive():
+                process.terminate()
+                process.join()
+
+
+def play(url: str, token: str | None, seconds: float, console: Console) -> None:
+    """Play for some seconds, or until Ctrl-C."""
+    check_installed()
+    with Client(url, token) as client:
+        buffers = create_buffers(client)
+        actors = start_actors(url, token)
+        started = time.monotonic()
+        try:
+            with _progress(console) as progress:
+                _run(client, buffers, actors, seconds, progress)
+            ending = "The demo is over."
+        except KeyboardInterrupt:
+            ending = "The demo was stopped."
+        finally:
+            actors.end()
+        _tag(client, "Demo, the end")
+        console.print(ending, _summary(buffers, time.monotonic() - started), highlight=False)
+        console.print(f"Look at it: {client.url}", highlight=False)
+
+
+def check_installed() -> None:
+    """Say what to install where an environment is missing."""
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise NotSupportedError(
+            f"The demo must have its environments, got no {', '.join(missing)}. Install `flashdeck[demo]`.",
+        )
+
+
+def start_actors(url: str, token: str | None) -> Actors:
+    """Start a process for each buffer; a fresh interpreter, never a fork of this one."""
+    from app.demo.actors import act
+
+    spawn = multiprocessing.get_context("spawn")
+    actors = Actors(spawn.Event(), spawn.Queue(), {name: spawn.Value("q", 0) for name in VAULTS})
+    for seed, name in enumerate(VAULTS):
+        arguments = (name, url, token, seed, actors.stop, actors.counts[name], actors.failure)
+        process = spawn.Process(target=act, args=arguments, name=name, daemon=True)
+        process.start()
+        actors.processes.append(process)
+    return actors
+
+
+def _run(
+    client: Client, buffers: dict[str, Buffer], actors: Actors, seconds: float, progress: Progress
+) -> None:
+    learner, batches = Learner(), 0
+    task = progress.add_task("starting", total=seconds)
+    started = time.monotonic()
+    next_version = started + min(VERSION_S, seconds / 3)
+    while (now := time.monotonic()) < started + seconds:
+        actors.check()
+        batches += _learn(learner, buffers, batches)
+        if now >= next_version:
+            _tag(client, f"Demo after {now - started:.0f} s")
+            next_version = now + VERSION_S
+        progress.update(task, completed=now - started, description=_line(actors, learner, batches))
+        time.sleep(max(0.0, now + 1 / BATCHES_A_SECOND - time.monotonic()))
+    progress.update(task, completed=seconds)
+
+
+def _learn(learner: Learner, buffers: dict[str, Buffer], batches: int) -> int:
+    """Learn from one batch; once a second, look at Pong too. Return how many batches that was."""
+    try:
+        learner.learn(buffers[CARTPOLE], buffers[CARTPOLE].sample(beta=0.4))
+        if batches % BATCHES_A_SECOND == 0:
+            buffers[PONG].sample()
+    except NotEnoughDataError:
+        return 0
+    except UnavailableError as error:
+        if error.status is None:
+            raise
+        return 0
+    return 1
+
+
+def _tag(client: Client, message: str) -> None:
+    """Give both vaults a version; the tag `demo` moves along."""
+    for name in VAULTS.values():
+        vault = client.vault(name)
+        version = vault.create_version(message)
+        vault.set_tag("demo", version["version"])
+
+
+def _progress(console: Console) -> Progress:
+    return Progress(TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), console=console)
+
+
+def _line(actors: Actors, learner: Learner, batches: int) -> str:
+    counts = {name: count.value for name, count in actors.counts.items()}
+    return (
+        f"CartPole {counts[CARTPOLE]:,} steps · Pong {counts[PONG]:,} frames · "
+        f"{batches:,} batches · TD error {learner.error:.3f}"
+    )
+
+
+def _summary(buffers: dict[str, Buffer], seconds: float) -> str:
+    sizes = {name: buffer.describe() for name, buffer in buffers.items()}
+    parts = [
+        f"{name} holds {found['size']:,} of {found['capacity']:,} steps" for name, found in sizes.items()
+    ]
+    return f"{seconds:.0f} s; {'; '.join(parts)}."

@@ -1,0 +1,132 @@
+"""One uvicorn process around the app: what `flashdeck serve` runs."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import uvicorn
+from pydantic import ValidationError
+
+from app.process import prepare
+from app.settings import Settings
+from fbxcore.errors import ConflictError, InvalidArgumentError
+
+GRACE_S = 3
+KEEP_ALIVE_S = 75
+
+
+class Server(uvicorn.Server):
+    """A server that says where it is once it is there."""
+
+    def __init__(self, config: uvicorn.Config, settings: Settings):
+        super().__init__(config)
+        self.settings = settings
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start listening, then say so."""
+        await super().startup(sockets)
+        if self.started:
+            sys.stdout.write(_greeting(self.settings))
+            sys.stdout.flush()
+
+
+def run(given: Mapping[str, Any], workers: int = 1, access_log: bool = False) -> None:
+    """Serve until SIGINT or SIGTERM.
+
+    Raises:
+        InvalidArgumentError: if a setting is wrong, or the address is open to others without a token.
+        ConflictError: if the port or the data directory is in use.
+    """
+    settings = settings_of(given)
+    check_workers(workers)
+    settings.check()
+    listener = listen(settings)
+    settings = settings.model_copy(update={"port": listener.getsockname()[1]})
+    settings.data.mkdir(parents=True, exist_ok=True)
+    prepare(settings)
+    from app.main import create_app  # imports JAX, which `prepare` comes before
+
+    server = Server(config_of(create_app(settings), settings, access_log), settings)
+    try:
+        server.run(sockets=[listener])
+    except KeyboardInterrupt:  # uvicorn raises it again after a clean stop
+        sys.exit(130)
+    if not server.started:
+        sys.exit(3)
+
+
+def settings_of(given: Mapping[str, Any]) -> Settings:
+    """Return the settings of the environment with what was given on the command line."""
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        name = ".".join(str(part) for part in fault["loc"])
+        raise InvalidArgumentError(
+            f"`{name}` must be right, got {fault['input']!r:.80}: {fault['msg']}.", loc=(name,)
+        ) from error
+
+
+def check_workers(workers: int) -> None:
+    """Refuse what cannot work: each worker would have buffers of its own."""
+    if workers != 1:
+        raise InvalidArgumentError(
+            f"`workers` must be 1, got {workers}. A buffer lives in the process that serves it, and every "
+            "worker would have another one.",
+            loc=("workers",),
+        )
+
+
+def listen(settings: Settings) -> socket.socket:
+    """Return a bound socket, or say in one sentence why there is none."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.host, settings.port))
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise ConflictError(
+                f"`port` must be free, got {settings.port}, which another program listens on. "
+                "Stop it, or choose another with --port.",
+                code="port_in_use",
+                loc=("port",),
+            ) from error
+        raise InvalidArgumentError(
+            f"`host` and `port` must be an address of this machine, got {settings.host}:{settings.port} "
+            f"({error.strerror or error}).",
+            loc=("host",),
+        ) from error
+    return listener
+
+
+def config_of(app: Any, settings: Settings, access_log: bool = False) -> uvicorn.Config:
+    """Return uvicorn's configuration for an app."""
+    return uvicorn.Config(
+        app,
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        log_level=settings.log_level.lower(),
+        access_log=access_log,
+        server_header=False,
+        proxy_headers=bool(settings.trusted_proxies),
+        forwarded_allow_ips=list(settings.trusted_proxies),
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=GRACE_S,
+    )
+
+
+def _greeting(settings: Settings) -> str:
+    lines = [f"Flashdeck is at {settings.address}", f"Data lies in {settings.data.absolute()}"]
+    if settings.vaults is not None:
+        lines.append(f"Vaults are shown from {settings.vaults.absolute()}")
+    if settings.token is not None:
+        lines.append("A token is asked for; browsers log in at /login")
+    return "\n".join(lines) + "\n"
