@@ -35,6 +35,10 @@ def serve(
     vaults: Annotated[Path | None, typer.Option(help="Another folder of vaults, never written to.")] = None,
     database_url: Annotated[str | None, typer.Option(help="SQLite or PostgreSQL.")] = None,
     token: Annotated[str | None, typer.Option(help="Ask for this token (better: FLASHDECK_TOKEN).")] = None,
+    generate_token: Annotated[
+        bool,
+        typer.Option("--generate-token", help="Without a token, make one, keep it in `data`, and print it."),
+    ] = False,
     insecure: Annotated[bool, typer.Option("--insecure", help="Let anybody in on any address.")] = False,
     workers: Annotated[int, typer.Option(help="Only 1: the buffers live in the process.")] = 1,
     access_log: Annotated[bool, typer.Option("--access-log", help="Log every request.")] = False,
@@ -46,7 +50,12 @@ def serve(
         "host": host, "port": port, "data": data, "vaults": vaults, "database_url": database_url,
         "token": token, "insecure": insecure or None,
     }  # fmt: skip
-    run({name: value for name, value in given.items() if value is not None}, workers, access_log)
+    run(
+        {name: value for name, value in given.items() if value is not None},
+        workers=workers,
+        access_log=access_log,
+        generate_token=generate_token,
+    )
 
 
 @app.command()
@@ -150,7 +159,7 @@ def _address(url: str | None) -> str:
 
 
 _BUFFER_COLUMNS = ("name", "kind", "size", "capacity", "added", "sampled", "can_sample", "persist_to")
-_VAULT_COLUMNS = ("vault_name", "vault_uid", "rows", "length", "pending", "status")
+_VAULT_COLUMNS = ("vault_name", "vault_uid", "rows", "length", "pending", "versions", "tags", "state")
 _VERSION_COLUMNS = ("version", "length", "created_at", "tags", "message", "digest")
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import errno
+import os
+import secrets
 import socket
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import uvicorn
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 
 from app.process import prepare
 from app.settings import Settings
@@ -22,19 +25,22 @@ KEEP_ALIVE_S = 75
 class Server(uvicorn.Server):
     """A server that says where it is once it is there."""
 
-    def __init__(self, config: uvicorn.Config, settings: Settings):
+    def __init__(self, config: uvicorn.Config, settings: Settings, tells_token: bool = False):
         super().__init__(config)
         self.settings = settings
+        self.tells_token = tells_token
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start listening, then say so."""
         await super().startup(sockets)
         if self.started:
-            sys.stdout.write(_greeting(self.settings))
+            sys.stdout.write(_greeting(self.settings, self.tells_token))
             sys.stdout.flush()
 
 
-def run(given: Mapping[str, Any], workers: int = 1, access_log: bool = False) -> None:
+def run(
+    given: Mapping[str, Any], *, workers: int = 1, access_log: bool = False, generate_token: bool = False
+) -> None:
     """Serve until SIGINT or SIGTERM.
 
     Raises:
@@ -43,14 +49,16 @@ def run(given: Mapping[str, Any], workers: int = 1, access_log: bool = False) ->
     """
     settings = settings_of(given)
     check_workers(workers)
+    settings.data.mkdir(parents=True, exist_ok=True)
+    if generate_token and settings.token is None:
+        settings = settings.model_copy(update={"token": SecretStr(kept_token(settings.data))})
     settings.check()
     listener = listen(settings)
     settings = settings.model_copy(update={"port": listener.getsockname()[1]})
-    settings.data.mkdir(parents=True, exist_ok=True)
     prepare(settings)
     from app.main import create_app  # imports JAX, which `prepare` comes before
 
-    server = Server(config_of(create_app(settings), settings, access_log), settings)
+    server = Server(config_of(create_app(settings), settings, access_log), settings, generate_token)
     try:
         server.run(sockets=[listener])
     except KeyboardInterrupt:  # uvicorn raises it again after a clean stop
@@ -69,6 +77,18 @@ def settings_of(given: Mapping[str, Any]) -> Settings:
         raise InvalidArgumentError(
             f"`{name}` must be right, got {fault['input']!r:.80}: {fault['msg']}.", loc=(name,)
         ) from error
+
+
+def kept_token(data: Path) -> str:
+    """Return the token that lies in the data directory; make one where there is none."""
+    path = data / "token"
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return path.read_text().strip()
+    with os.fdopen(descriptor, "w") as file:
+        file.write(secrets.token_urlsafe(24) + "\n")
+    return path.read_text().strip()
 
 
 def check_workers(workers: int) -> None:
@@ -123,10 +143,11 @@ def config_of(app: Any, settings: Settings, access_log: bool = False) -> uvicorn
     )
 
 
-def _greeting(settings: Settings) -> str:
+def _greeting(settings: Settings, tells_token: bool) -> str:
     lines = [f"Flashdeck is at {settings.address}", f"Data lies in {settings.data.absolute()}"]
     if settings.vaults is not None:
         lines.append(f"Vaults are shown from {settings.vaults.absolute()}")
     if settings.token is not None:
-        lines.append("A token is asked for; browsers log in at /login")
+        word = settings.token.get_secret_value() if tells_token else "as set"
+        lines.append(f"The token is {word}; browsers log in at /login")
     return "\n".join(lines) + "\n"

@@ -26,7 +26,11 @@ class Learner:
         buffer.set_priorities(sample, np.abs(errors) + _MIN_PRIORITY)
 
     def update(self, sample: Sample) -> np.ndarray:
-        """Move the weights along the errors δ = r + γ (1 − terminated) max Q(s′) − Q(s, a); return δ `[N]`."""
+        """Move the weights along the errors and return them.
+
+        Returns:
+            δ = r + γ (1 − terminated) max Q(s′) − Q(s, a), `[N]`; 0 where the episode was cut short.
+        """
         first, second = sample.experience["first"], sample.experience["second"]
         features = _features(first["obs"])
         chosen = np.arange(len(features)), first["action"]

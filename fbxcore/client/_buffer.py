@@ -135,12 +135,15 @@ class Buffer:
 
     def stats(self) -> dict[str, Any]:
         """Return the buffer's counters and statistics."""
-        return requests.read_json(self._transport.send(requests.get("buffers", self.name, "stats")))
+        return self._get("stats")
 
-    def histogram(self, field: str = "priority") -> dict[str, Any]:
-        """Return the histogram of `priority`, `age` or `times_sampled`."""
-        request = requests.get("buffers", self.name, "histogram", query={"field": field})
-        return requests.read_json(self._transport.send(request))
+    def histogram(self, field: str = "priority", bins: int | None = None) -> dict[str, Any]:
+        """Return the histogram of `priority` or `age` over all items."""
+        return self._get("histogram", {"field": field, "bins": bins})
+
+    def timeseries(self, metric: str, points: int | None = None) -> dict[str, Any]:
+        """Return `size`, `added`, `sampled`, `updated`, or one of them `…_per_s`, over the last hour."""
+        return self._get("timeseries", {"metric": metric, "points": points})
 
     def reset(self, *, discard: bool = False) -> dict[str, Any] | None:
         """Empty the buffer; data that lie nowhere else only go with `discard=True`."""
@@ -149,6 +152,10 @@ class Buffer:
     def delete(self, *, discard: bool = False) -> None:
         """Delete the buffer; data that lie nowhere else only go with `discard=True`."""
         self._end("DELETE", "buffers", self.name, discard=discard)
+
+    def _get(self, part: str, query: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        request = requests.get("buffers", self.name, part, query=query)
+        return requests.read_json(self._transport.send(request))
 
     def _end(self, method: str, *path: str, discard: bool) -> Any:
         query: Mapping[str, Any] = {"discard": discard or None}

@@ -86,9 +86,13 @@ class Vault:
         """Commit all that was acknowledged and give it a number."""
         return self._json("POST", "versions", content={"message": message, "tags": list(tags)})
 
-    def set_tag(self, tag: str, ref: str | int) -> dict[str, Any]:
-        """Let a tag name a version."""
-        return self._json("PUT", "tags", tag, content={"ref": str(ref)})
+    def tags(self) -> dict[str, int]:
+        """Return the tags, each with the number of its version."""
+        return {tag["tag"]: tag["version"] for tag in self._json("GET", "tags")}
+
+    def set_tag(self, tag: str, ref: str | int = "latest", *, protected: bool = False) -> dict[str, Any]:
+        """Let a tag name a version; a protected one is not moved by accident."""
+        return self._json("PUT", "tags", tag, content={"version": ref, "protected": protected})
 
     def delete_tag(self, tag: str) -> None:
         """Delete a tag; its version stays."""
