@@ -1,0 +1,342 @@
+"""The pages of vaults: the catalogue, and one vault with its versions and a slice of its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from app.contexts import live, snippets, units
+from app.contexts.buffers import schema_columns
+from app.contexts.cells import Cell, Column, cell, shape_text
+from app.contexts.shell import Empty, Fact, Link, Page, Pill, Snippet
+from fbxcore.spec import timestep_bytes
+
+SORTS = {"name": "Name", "-length": "Longest", "-updated_at": "Changed"}
+PAGE = 20  # steps of a slice on one page
+MOST = 200  # steps somebody may ask a page for
+FORMATS = {"npz": "npz", "safetensors": "safetensors", "json": "JSON"}
+
+
+@dataclass(frozen=True)
+class VaultRow:
+    """A vault in a list."""
+
+    vault_name: str
+    vault_uid: str
+    name_in_url: str
+    live_name: str
+    length: units.Quantity
+    rows: units.Quantity
+    leaves: str
+    versions: units.Quantity
+    num_bytes: units.Quantity
+    state: Pill | None
+    changed: units.Moment | None
+
+
+def vault_row(vault: Mapping[str, Any]) -> VaultRow:
+    """One line of the list from the stored columns of a vault."""
+    return VaultRow(
+        vault_name=vault["vault_name"],
+        vault_uid=vault["vault_uid"],
+        name_in_url=vault["url"].rpartition("/")[0],
+        live_name=live_name(vault),
+        length=units.count(vault.get("length"), "steps"),
+        rows=units.count(vault.get("rows"), "rows"),
+        leaves=leaves_text(vault.get("spec") or {}),
+        versions=units.count(vault["versions"], "versions"),
+        num_bytes=units.size(vault.get("disk_bytes")),
+        state=state_pill(vault),
+        changed=units.moment(vault.get("updated_at")),
+    )
+
+
+def live_name(vault: Mapping[str, Any]) -> str:
+    """The name events know a vault by."""
+    return f"{vault['vault_name']}/{vault['vault_uid']}"
+
+
+def leaves_text(spec: Mapping[str, Any]) -> str:
+    """The first leaves of a spec in a line."""
+    names = list(snippets.spec_of(spec))
+    more = f" +{len(names) - 4}" if len(names) > 4 else ""
+    return ", ".join(names[:4]) + more
+
+
+def state_pill(vault: Mapping[str, Any]) -> Pill | None:
+    """What is special about a vault: damaged, read only, written by a buffer now."""
+    if vault.get("error"):
+        return Pill("damaged", "bad", str(vault["error"]))
+    if vault.get("buffer"):
+        return Pill("recording", "good", f"buffer {vault['buffer']} appends to it")
+    if vault.get("read_only"):
+        return Pill("read only", "quiet", "found in a folder of existing vaults; nothing is written into it")
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class VaultsPage(Page):
+    """All vaults."""
+
+    template: ClassVar[str] = "vaults.html"
+    rows: list[VaultRow]
+    query: str
+    sort: str
+    sorts: list[Link]
+    total: units.Quantity
+    next_href: str
+    empty: Empty | None
+
+
+def vaults_page(
+    answer: Mapping[str, Any], *, query: str, sort: str, base: str, has_token: bool
+) -> VaultsPage:
+    """The catalogue from an answer of `GET /vaults`."""
+    rows = [vault_row(v) for v in answer["items"]]
+    following = f"?query={query}&sort={sort}&next={answer['next']}" if answer.get("next") else ""
+    return VaultsPage(
+        title="Vaults", section="vaults", topics="vaults", json_href="vaults.json",
+        rows=rows, query=query, sort=sort, next_href=following,
+        sorts=[Link(text, f"?query={query}&sort={key}", key == sort) for key, text in SORTS.items()],
+        total=units.count(answer["total"]["value"], "vaults"),
+        empty=None if rows else _empty(query, base, has_token),
+        data=dict(answer),
+    )  # fmt: skip
+
+
+def _empty(query: str, base: str, has_token: bool) -> Empty:
+    if query:
+        return Empty(f"No vault has “{query}” in its name.", "Clear the filter to see the others.")
+    return no_vaults(base, has_token)
+
+
+def no_vaults(base: str, has_token: bool) -> Empty:
+    """What to do when there is no vault yet."""
+    return Empty(
+        "No vaults yet.",
+        "A buffer with `persist_to` records every step into one. Vaults that Flashbax wrote are found too: "
+        "set FLASHDECK_VAULTS to their folder.",
+        [snippets.create_curl(base, has_token=has_token)],
+    )
+
+
+@dataclass(frozen=True)
+class VersionRow:
+    """A version in a table."""
+
+    number: str
+    tags: list[Pill]
+    message: str
+    length: units.Quantity
+    digest: str
+    short_digest: str
+    created: units.Moment | None
+    href: str
+    is_current: bool
+
+
+@dataclass(frozen=True)
+class SliceRow:
+    """One timestep."""
+
+    step: str
+    cells: list[Cell]
+
+
+@dataclass(frozen=True)
+class LeafChoice:
+    """A leaf in the form that chooses columns."""
+
+    name: str
+    is_chosen: bool
+
+
+@dataclass(frozen=True)
+class SliceTable:
+    """A few timesteps of one row of a vault."""
+
+    columns: list[Column]
+    steps: list[SliceRow]
+    start: int
+    stop: int
+    row: int
+    last_row: int
+    ref: str
+    leaves: list[LeafChoice]
+    range_text: str
+    previous_href: str
+    next_href: str
+    downloads: list[Link]
+    error: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class VaultPage(Page):
+    """One vault."""
+
+    template: ClassVar[str] = "vault.html"
+    vault_name: str
+    vault_uid: str
+    live_name: str
+    state: Pill | None
+    length: units.Quantity
+    pending: units.Quantity
+    pending_note: str
+    rows: units.Quantity
+    num_bytes: units.Quantity
+    timestep: units.Quantity
+    columns: list[Column]
+    facts: list[Fact]
+    versions: list[VersionRow]
+    head: VersionRow
+    versions_empty: Empty | None
+    slice: SliceTable
+    is_empty: bool
+    snippets: list[Snippet] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the URL says about the slice."""
+
+    ref: str = "head"
+    start: int = 0
+    stop: int = PAGE
+    row: int = 0
+    leaves: tuple[str, ...] = ()
+
+
+def asked(*, ref: str, start: int, stop: int | None, row: int, leaves: tuple[str, ...]) -> Asked:
+    """The slice of a URL, cut to what one page shows."""
+    stop = start + PAGE if stop is None else min(stop, start + MOST)
+    return Asked(ref, start, stop, row, leaves)
+
+
+def version_row(version: Mapping[str, Any], tags: Mapping[str, Any], asked: Asked) -> VersionRow:
+    """One line of the versions table."""
+    number, digest = version["version"], str(version.get("digest") or "")
+    mine = [
+        Pill(
+            name, "good" if tag.get("protected") else "quiet", "protected" if tag.get("protected") else "tag"
+        )
+        for name, tag in tags.items()
+        if tag.get("version") == number
+    ]
+    return VersionRow(
+        f"v{number}", mine, version.get("message") or "", units.count(version["length"], "steps"),
+        digest, digest.removeprefix("sha256-")[:10], units.moment(version.get("created_at")),
+        f"?ref=v{number}#slice", asked.ref == f"v{number}",
+    )  # fmt: skip
+
+
+def slice_table(
+    arrays: Mapping[str, np.ndarray], spec: Mapping[str, Any], asked: Asked, *,
+    length: int, rows: int, api: str, error: str = "",
+) -> SliceTable:  # fmt: skip
+    """The table of a slice `[1, t, …]` of one row, with where to go from here."""
+    flat = snippets.spec_of(spec)
+    steps = min((a.shape[1] for a in arrays.values()), default=0)
+    columns = [
+        Column(
+            name, flat[name].dtype, shape_text(flat[name].shape), not flat[name].shape, flat[name].role or ""
+        )
+        for name in arrays
+    ]
+    lines = [
+        SliceRow(units.grouped(asked.start + t), [cell(np.asarray(a[0, t])) for a in arrays.values()])
+        for t in range(steps)
+    ]
+    stop = asked.start + steps
+    text = f"steps {asked.start:,} to {stop - 1:,} of {length:,}" if steps else f"no steps of {length:,}"
+    return SliceTable(
+        columns, lines, asked.start, max(stop, asked.stop), asked.row, rows - 1, asked.ref,
+        [LeafChoice(name, name in arrays) for name in flat], text,
+        _page_href(asked, asked.start - PAGE, length), _page_href(asked, stop, length) if steps else "",
+        _downloads(asked, api, stop) if steps else [], error,
+    )  # fmt: skip
+
+
+def _page_href(asked: Asked, start: int, length: int) -> str:
+    """Another page of the same slice; empty where there is none."""
+    if start >= length or start <= -PAGE:
+        return ""
+    start = max(start, 0)
+    leaves = "".join(f"&leaf={name}" for name in asked.leaves)
+    return f"?ref={asked.ref}&start={start}&stop={start + PAGE}&row={asked.row}{leaves}#slice"
+
+
+def _downloads(asked: Asked, api: str, stop: int) -> list[Link]:
+    leaves = f"&leaves={','.join(asked.leaves)}" if asked.leaves else ""
+    query = f"ref={asked.ref}&start={asked.start}&stop={stop}{leaves}"
+    return [
+        Link(text, f"{api}/slice?{query}&format={key}", title=f"these steps of every row as {text}")
+        for key, text in FORMATS.items()
+    ]
+
+
+def vault_page(
+    vault: Mapping[str, Any],
+    versions: Sequence[Mapping[str, Any]],
+    tags: Mapping[str, Any],
+    table: SliceTable,
+    asked: Asked,
+    *,
+    base: str,
+    has_token: bool,
+    data: Mapping[str, Any],
+) -> VaultPage:
+    """The page of one vault from what the services said about it."""
+    name = live_name(vault)
+    pending = int(vault.get("pending") or 0)
+    return VaultPage(
+        title=name, section="vaults", topics=f"vault:{name}", json_href=f"{vault['vault_uid']}.json",
+        crumbs=[Link("Vaults", "vaults")],
+        vault_name=vault["vault_name"], vault_uid=vault["vault_uid"], live_name=name,
+        state=state_pill(vault), length=units.count(vault["length"], "steps"),
+        pending=units.count(pending, "steps"), pending_note=live.pending_note(pending),
+        rows=units.count(vault["rows"], "rows"), num_bytes=units.size(vault.get("disk_bytes")),
+        timestep=units.size(timestep_bytes(snippets.spec_of(vault["spec"]))),
+        columns=schema_columns(vault["spec"]), facts=_facts(vault),
+        versions=[version_row(v, tags, asked) for v in versions],
+        head=_head_row(vault, asked),
+        versions_empty=None if versions else _no_versions(base, vault["url"], has_token),
+        slice=table, is_empty=not vault["length"],
+        snippets=[
+            snippets.slice_python(
+                base, name, asked.ref, table.start, table.stop, snippets.spec_of(vault["spec"]), has_token=has_token
+            ),
+            *(snippets.slice_curl(base + d.href, has_token=has_token) for d in table.downloads[:1]),
+        ],
+        data=data,
+    )  # fmt: skip
+
+
+def _head_row(vault: Mapping[str, Any], asked: Asked) -> VersionRow:
+    length = units.count(vault["length"], "steps")
+    return VersionRow(
+        "head", [], "what is acknowledged now", length, "", "", None, "?ref=head#slice", asked.ref == "head"
+    )
+
+
+def _no_versions(base: str, url: str, has_token: bool) -> Empty:
+    return Empty(
+        "No version yet.",
+        "A version is a state that never changes: it has a number, a digest and tags. Make one of all that "
+        "was acknowledged so far:",
+        [snippets.version_curl(base, url, has_token=has_token)],
+    )
+
+
+def _facts(vault: Mapping[str, Any]) -> list[Fact]:
+    changed = units.moment(vault.get("updated_at"))
+    found = [
+        Fact("Recorded by", str(vault["buffer"]), "a live buffer") if vault.get("buffer") else None,
+        Fact("Frames per second", f"{vault['fps']:g}") if vault.get("fps") else None,
+        Fact("Changed", changed.text, changed.ago) if changed else None,
+    ]
+    for name, value in (vault.get("metadata") or {}).items():
+        found.append(Fact(str(name), str(value)[:200]))
+    return [fact for fact in found if fact]

@@ -1,0 +1,247 @@
+"""The pages, and the same data as JSON under the same address with `.json`."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from app.contexts import buffers as buffer_contexts
+from app.contexts import overview, shell
+from app.contexts import vaults as vault_contexts
+from app.contexts.samples import SampleTable, sample_table
+from app.dependencies import DeckDep, StrictRoute
+from app.routes._answers import Json
+from app.services import buffers, events, slices, vaults, versions
+from app.services.deck import Deck, VaultEntry
+from app.templating import render
+from fbxcore.errors import ConflictError, FbxError, UnavailableError
+
+router = APIRouter(route_class=StrictRoute, include_in_schema=False)
+JSON = ".json"
+LISTED = 50
+ITEMS = 5  # of a tried sample
+SPARK_S = 60
+WINDOWS = {"5m": ("5 min", 300), "1h": ("1 h", 3600)}
+MAX_SEED = (1 << 63) - 1
+MAX_STEP = (1 << 31) - 1
+Text = Annotated[str, Query(max_length=200)]
+
+
+def _base(request: Request) -> str:
+    """The address the page was opened at, for snippets."""
+    return str(request.base_url).rstrip("/")
+
+
+def _has_token(request: Request) -> bool:
+    return request.app.state.settings.token is not None
+
+
+def _answer(request: Request, page: shell.Page, as_json: bool) -> Response:
+    return Json(page.data) if as_json else render(request, page)
+
+
+def _recents(deck: Deck, names: list[str]) -> dict[str, list[float]]:
+    return {name: events.recent_rates(deck.buffers[name], SPARK_S)["added"] for name in names}
+
+
+@router.get("/", name="overview_page")
+@router.get("/overview.json", name="overview_json")
+async def show_overview(request: Request, deck: DeckDep) -> Response:
+    """Show what is there and what moves."""
+    states = events.states(deck)
+    listed = await vaults.list_page(deck, query=None, sort="-updated_at", limit=overview.SHOWN, next=None)
+    page = overview.overview_page(
+        states,
+        _recents(deck, [s["name"] for s in states[:LISTED]]),
+        {"items": listed.items, "total": {"value": listed.total, "exact": True}},
+        base=_base(request),
+        has_token=_has_token(request),
+        data_directory=str(deck.data),
+        troubles=_troubles(deck),
+    )
+    return _answer(request, page, request.url.path.endswith(JSON))
+
+
+@router.get("/buffers", name="buffers_page")
+@router.get("/buffers.json", name="buffers_json")
+async def show_buffers(
+    request: Request,
+    deck: DeckDep,
+    query: Text = "",
+    sort: Text = "name",
+    offset: Annotated[int, Query(ge=0)] = 0,
+) -> Response:
+    """List the live buffers."""
+    states = events.states(deck)
+    page = buffer_contexts.buffers_page(
+        states,
+        _recents(deck, [s["name"] for s in states]),
+        base=_base(request),
+        has_token=_has_token(request),
+        query=query,
+        sort=sort,
+        offset=offset,
+        limit=LISTED,
+        troubles=_troubles(deck),
+    )
+    return _answer(request, page, request.url.path.endswith(JSON))
+
+
+def _troubles(deck: Deck) -> list[str]:
+    """Buffers that are not open, and why."""
+    starting = [
+        f"Buffer {name!r} is replaying its log: {done:,} of {total:,} frames."
+        for name, (done, total) in sorted(deck.starting.items())
+    ]
+    return starting + [
+        f"Buffer {name!r} cannot be opened: {error}" for name, error in sorted(deck.failed.items())
+    ]
+
+
+@router.get("/buffers/{name}", name="buffer_page")
+async def show_buffer(
+    request: Request,
+    deck: DeckDep,
+    name: str,
+    window: Text = "5m",
+    field: Text = "",
+    seed: Annotated[int | None, Query(ge=0, le=MAX_SEED)] = None,
+) -> Response:
+    """Show one buffer; with a seed, also a sample drawn by it."""
+    as_json = name.endswith(JSON) and name not in deck.buffers
+    buffer = deck.buffer(name.removesuffix(JSON) if as_json else name)
+    state = events.state_of(buffer)
+    rates = events.recent_rates(buffer, WINDOWS.get(window, WINDOWS["5m"])[1])
+    field = field or ("priority" if state["kind"].startswith("prioritised") else "age")
+    histogram = await buffer.histogram(field) if state["size"] else None
+    sample, refusal = await _try_sample(deck, state, seed)
+    page = buffer_contexts.buffer_page(
+        state,
+        chart=buffer_contexts.rates_chart(state, rates),
+        windows=buffer_contexts.windows({key: text for key, (text, _) in WINDOWS.items()}, window),
+        histogram=buffer_contexts.histogram_panel(state, histogram, field),
+        sample=sample,
+        sample_error=refusal,
+        next_seed=secrets.randbits(31),
+        base=_base(request),
+        has_token=_has_token(request),
+        data={"buffer": buffer.describe(), "stats": buffer.stats(), "histogram": histogram, "rates": rates},
+    )
+    return _answer(request, page, as_json)
+
+
+async def _try_sample(
+    deck: Deck, state: Mapping[str, Any], seed: int | None
+) -> tuple[SampleTable | None, str]:
+    """Draw a few items without counting them; say why where that is refused."""
+    if seed is None or not state["can_sample"]:
+        return None, ""
+    buffer = deck.buffer(state["name"])
+    buffers.check_sample_bytes(deck, buffer, ITEMS)
+    try:
+        drawn = await buffer.sample(ITEMS, seed=seed, peek=True)
+    except (ConflictError, UnavailableError) as error:
+        return None, str(error)
+    layout = buffer.layout
+    table = sample_table(
+        drawn.arrays, items=layout.items, flat=layout.flat, seed=drawn.seed, position=drawn.position
+    )
+    return table, ""
+
+
+@router.get("/vaults", name="vaults_page")
+@router.get("/vaults.json", name="vaults_json")
+async def show_vaults(
+    request: Request,
+    deck: DeckDep,
+    query: Text = "",
+    sort: Text = "name",
+    next: Annotated[str | None, Query(max_length=4096)] = None,
+) -> Response:
+    """List the vaults from stored columns."""
+    listed = await vaults.list_page(deck, query=query or None, sort=sort, limit=LISTED, next=next)
+    answer = {"items": listed.items, "next": listed.next, "total": {"value": listed.total, "exact": True}}
+    page = vault_contexts.vaults_page(
+        answer, query=query, sort=sort, base=_base(request), has_token=_has_token(request)
+    )
+    return _answer(request, page, request.url.path.endswith(JSON))
+
+
+@router.get("/vaults/{vault_name}/{vault_uid}", name="vault_page")
+async def show_vault(
+    request: Request,
+    deck: DeckDep,
+    vault_name: str,
+    vault_uid: str,
+    ref: Text = "head",
+    start: Annotated[int, Query(ge=0, le=MAX_STEP)] = 0,
+    stop: Annotated[int | None, Query(ge=0, le=MAX_STEP)] = None,
+    row: Annotated[int, Query(ge=0)] = 0,
+    leaf: Annotated[list[str] | None, Query(max_length=256)] = None,
+) -> Response:
+    """Show one vault, its versions, and a slice as a table."""
+    entry, as_json = await _find_vault(deck, vault_name, vault_uid)
+    shown = await vaults.show(deck, entry)
+    asked = vault_contexts.asked(ref=ref, start=start, stop=stop, row=row, leaves=tuple(leaf or ()))
+    api = request.url_for(
+        "show_vault", vault_name=shown["url"].rpartition("/")[0], vault_uid=shown["vault_uid"]
+    )
+    table = await _slice_table(deck, entry, shown, asked, api.path)
+    listed = versions.list_page(entry, limit=LISTED, next=None)
+    page = vault_contexts.vault_page(
+        shown,
+        listed.items,
+        {tag["tag"]: tag for tag in versions.list_tags(entry)},
+        table,
+        asked,
+        base=_base(request),
+        has_token=_has_token(request),
+        data={"vault": shown, "versions": listed.items},
+    )
+    return _answer(request, page, as_json)
+
+
+async def _find_vault(deck: Deck, vault_name: str, vault_uid: str) -> tuple[VaultEntry, bool]:
+    """Return a vault and whether its JSON is asked for; a uid may itself end in `.json`."""
+    if not vault_uid.endswith(JSON):
+        return await deck.vault(vault_name, vault_uid), False
+    for key in (f"{vault_name}/{vault_uid}", f"{vault_name.replace('~', '/')}/{vault_uid}"):
+        if key in deck.vaults:
+            return await deck.vault(vault_name, vault_uid), False
+    return await deck.vault(vault_name, vault_uid.removesuffix(JSON)), True
+
+
+async def _slice_table(
+    deck: Deck, entry: VaultEntry, shown: Mapping[str, Any], asked: vault_contexts.Asked, api: str
+) -> vault_contexts.SliceTable:
+    """Read the few steps the table shows; a refusal is shown in its place."""
+    query = slices.Asked(
+        ref=asked.ref, start=asked.start, stop=asked.stop, step=None, timesteps=None, percentiles=None,
+        rows=f"{asked.row}:{asked.row + 1}", leaves=",".join(asked.leaves) or None,
+    )  # fmt: skip
+    error, arrays, length = "", {}, shown["length"]
+    try:
+        found = await slices.resolve(deck, entry, query)
+        arrays = await slices.read(deck, entry, found)
+        length = found.version.length if found.version else entry.facts.length
+    except FbxError as refused:
+        error = str(refused)
+    return vault_contexts.slice_table(
+        arrays, shown["spec"], asked, length=length, rows=shown["rows"], api=api, error=error
+    )
+
+
+def error_page(request: Request, problem: Mapping[str, Any]) -> Response:
+    """Show a problem document as a page; `app.state.error_page` for the error handlers."""
+    page = shell.error_page(problem)
+    return render(request, page, status_code=page.status)
+
+
+def login_page(request: Request, error: str | None, status: int) -> Response:
+    """Show the sign-in form; `app.state.login_page` for the login route."""
+    return render(request, shell.login_page(error=error or ""), status_code=status)
