@@ -31,7 +31,9 @@ class Database:
     def __init__(self, url: str):
         self.url = checked_url(url)
         self.engine = make_engine(self.url)
-        self.session: async_sessionmaker[AsyncSession] = async_sessionmaker(self.engine, expire_on_commit=False)
+        self.session: async_sessionmaker[AsyncSession] = async_sessionmaker(
+            self.engine, expire_on_commit=False
+        )
 
     @property
     def dialect(self) -> str:
@@ -96,7 +98,8 @@ def find_revision(url: str) -> str | None:
             return MigrationContext.configure(connection).get_current_revision()
     except OperationalError as error:
         raise UnavailableError(
-            f"The database must answer at {make_url(url).render_as_string()!r}, got {str(error.orig)[:200]!r}.",
+            f"The database must answer at {make_url(url).render_as_string()!r}, "
+            f"got {str(error.orig)[:200]!r}.",
             code="database_down",
         ) from error
     finally:
@@ -129,7 +132,8 @@ def checked_url(url: str) -> str:
     }
     if name not in drivers or not rest:
         raise InvalidArgumentError(
-            f"`database_url` must begin with `sqlite+aiosqlite://` or `postgresql+psycopg://`, got {name!r:.40}.",
+            "`database_url` must begin with `sqlite+aiosqlite://` or `postgresql+psycopg://`, "
+            f"got {name!r:.40}.",
             loc=("database_url",),
         )
     return f"{drivers[name]}://{rest}"
@@ -140,7 +144,9 @@ def _run(step, url: str, revision: str) -> None:
         with _alembic:
             step(config_of(url), revision)
     except NoSuchModuleError as error:
-        raise InvalidArgumentError(f"`database_url` must name a driver that is installed: {error}.") from error
+        raise InvalidArgumentError(
+            f"`database_url` must name a driver that is installed: {error}."
+        ) from error
 
 
 def _upgrade_or_begin_anew(url: str) -> None:

@@ -91,7 +91,13 @@ def problem_of(error: fbx.FbxError, request_id: str | None = None) -> Response:
     if error.loc and "errors" not in details:
         details["errors"] = [{"loc": list(error.loc), "msg": str(error), "type": error.code}]
     return problem(
-        status_of(error), error.code, str(error), request_id=request_id, headers=headers, hint=error.hint, **details
+        status_of(error),
+        error.code,
+        str(error),
+        request_id=request_id,
+        headers=headers,
+        hint=error.hint,
+        **details,
     )
 
 
@@ -117,7 +123,9 @@ async def _on_fbx(request: Request, error: fbx.FbxError) -> Response:
 
 
 async def _on_http(request: Request, error: HTTPException) -> Response:
-    code = CODE_OF_STATUS.get(error.status_code, HTTPStatus(error.status_code).phrase.lower().replace(" ", "_"))
+    code = CODE_OF_STATUS.get(
+        error.status_code, HTTPStatus(error.status_code).phrase.lower().replace(" ", "_")
+    )
     path = request.url.path
     detail = {
         404: f"No resource at {path!r:.200}.",
@@ -125,9 +133,7 @@ async def _on_http(request: Request, error: HTTPException) -> Response:
         f"got {request.method!r:.20}.",
         413: "`body` must be smaller than the service's limit.",
     }.get(error.status_code, str(error.detail))
-    found = problem(
-        error.status_code, code, detail, request_id=request_id_of(request), headers=error.headers
-    )
+    found = problem(error.status_code, code, detail, request_id=request_id_of(request), headers=error.headers)
     return _shown(request, found)
 
 

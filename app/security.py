@@ -48,7 +48,9 @@ class Guard:
         self.bearer = f"Bearer {self.token}".encode()
         self.session = session_of(self.token) if self.token else ""
         self.proxies = frozenset(settings.trusted_proxies)
-        self.hosts = frozenset({"localhost", settings.host.lower(), *(h.lower() for h in settings.allowed_hosts)})
+        self.hosts = frozenset(
+            {"localhost", settings.host.lower(), *(h.lower() for h in settings.allowed_hosts)}
+        )
         self.root_path = settings.root_path
         self.known_hosts: set[bytes] = set()
         self.prefix = secrets.token_hex(4)
@@ -149,7 +151,11 @@ def _check_site(scope: Scope, headers: Mapping[bytes, bytes], host: bytes) -> No
     if site is None and (origin is None or _is_own(origin, host)):
         return  # no browser, or an old one at home
     opens = headers.get(b"sec-fetch-mode") == b"navigate" and scope["method"] in SAFE_METHODS
-    if opens and not _path(scope).endswith("/sample") and headers.get(b"sec-fetch-dest") in (None, b"document"):
+    if (
+        opens
+        and not _path(scope).endswith("/sample")
+        and headers.get(b"sec-fetch-dest") in (None, b"document")
+    ):
         return
     raise RefusedError(
         f"`Origin` must be this service's own for {scope['method']} {_path(scope)[:200]!r}, "

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
-from typing_extensions import Annotated
 
 from fbxcore.errors import InvalidArgumentError
 
@@ -21,7 +20,9 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="FLASHDECK_", extra="ignore", frozen=True)
 
-    data: Path = Field(Path("flashdeck-data"), description="The data directory; everything we own lies in it.")
+    data: Path = Field(
+        Path("flashdeck-data"), description="The data directory; everything we own lies in it."
+    )
     vaults: Path | None = Field(None, description="Another folder of vaults, shown and never written to.")
     database_url: str | None = Field(
         None, description="`sqlite+aiosqlite:///…` or `postgresql+psycopg://…`; by default SQLite in `data`."
@@ -30,7 +31,9 @@ class Settings(BaseSettings):
     port: int = Field(8000, ge=0, le=65535, description="The port to listen on.")
     token: SecretStr | None = Field(None, description="Asked of every request as `Authorization: Bearer …`.")
     insecure: bool = Field(False, description="Listen on any address without a token.")
-    allowed_hosts: Names = Field((), description="Further `Host` names to answer to, comma-separated; `*` for all.")
+    allowed_hosts: Names = Field(
+        (), description="Further `Host` names to answer to, comma-separated; `*` for all."
+    )
     root_path: str = Field("", description="The path a proxy strips before it asks us, such as `/flashdeck`.")
     trusted_proxies: Names = Field((), description="Addresses whose `X-Forwarded-…` headers are believed.")
     device: Literal["cpu", "gpu"] = Field("cpu", description="Where the engine keeps buffers.")
@@ -44,8 +47,12 @@ class Settings(BaseSettings):
     max_concurrent_reads: int = Field(8, ge=1, description="Reads of vaults at the same time.")
     max_wait_ms: int = Field(30_000, ge=0, description="The longest `timeout_ms` a request may ask for.")
     scan_interval_s: float = Field(60.0, gt=0, description="How often the folders of vaults are looked at.")
-    mirror_interval_s: float = Field(5.0, gt=0, description="How often counters are copied into the database.")
-    start_wait_s: float = Field(2.0, ge=0, description="How long start waits for logs before answering `starting`.")
+    mirror_interval_s: float = Field(
+        5.0, gt=0, description="How often counters are copied into the database."
+    )
+    start_wait_s: float = Field(
+        2.0, ge=0, description="How long start waits for logs before answering `starting`."
+    )
     stop_wait_s: float = Field(8.0, gt=0, description="How long stop waits for buffers to flush.")
 
     @field_validator("allowed_hosts", "trusted_proxies", mode="before")

@@ -1,0 +1,60 @@
+"""What routes ask for by name, and the route class that never ignores a parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Annotated, Any
+
+from fastapi import Depends, Query
+from fastapi.dependencies.utils import get_flat_dependant
+from fastapi.routing import APIRoute
+from starlette.requests import Request
+from starlette.responses import Response
+
+from app.services.deck import Deck, VaultEntry
+from app.settings import Settings
+from fbxcore.errors import NotSupportedError
+
+
+def deck_of(request: Request) -> Deck:
+    """Return the service's buffers and vaults."""
+    return request.app.state.deck
+
+
+def settings_of(request: Request) -> Settings:
+    """Return the service's settings."""
+    return request.app.state.settings
+
+
+DeckDep = Annotated[Deck, Depends(deck_of)]
+SettingsDep = Annotated[Settings, Depends(settings_of)]
+Limit = Annotated[int, Query(ge=1, le=500, description="How many items at most.")]
+Next = Annotated[str | None, Query(max_length=4096, description="`next` of the former page.")]
+
+
+async def vault_of(deck: DeckDep, vault_name: str, vault_uid: str) -> VaultEntry:
+    """Return the vault a path names."""
+    return await deck.vault(vault_name, vault_uid)
+
+
+VaultDep = Annotated[VaultEntry, Depends(vault_of)]
+
+
+class StrictRoute(APIRoute):
+    """A route that refuses query parameters it does not serve."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the handler with the check before it."""
+        handle = super().get_route_handler()
+        served = {field.alias for field in get_flat_dependant(self.dependant).query_params}
+
+        async def checked(request: Request) -> Response:
+            for name in request.query_params:
+                if name not in served:
+                    raise NotSupportedError(
+                        f"`{name[:200]}` must be left out: this resource serves no such parameter.",
+                        loc=("query", name[:200]),
+                    )
+            return await handle(request)
+
+        return checked

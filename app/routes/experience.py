@@ -1,0 +1,95 @@
+"""The hot paths: experience in, samples out, priorities back.
+
+Plain Starlette routes, tried before all others: no model layer, no SQL, one response. Their
+documentation is in `openapi`.
+"""
+
+from __future__ import annotations
+
+import orjson
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from app.routes._answers import arrays_body, encoding_asked, format_asked
+from app.routes._body import read_arrays, refuse_body
+from app.routes._query import Query
+from app.services import buffers
+
+MAX_SEED = (1 << 63) - 1
+BUFFER = "/api/v1/buffers/{name}"
+
+
+async def add_experience(request: Request) -> Response:
+    """Add a batch exactly once."""
+    deck, name = request.app.state.deck, request.path_params["name"]
+    buffer = deck.buffer(name)
+    query = Query(request.scope["query_string"])
+    identity = {
+        "idempotency_key": request.headers.get("idempotency-key"),
+        "writer": query.text("writer"),
+        "sequence": query.integer("sequence", low=0, high=MAX_SEED),
+    }
+    cast = query.choice("cast", ("same_kind",))
+    timeout_ms = query.integer("timeout_ms", low=0, high=deck.settings.max_wait_ms) or 0
+    leaves = await read_arrays(request, query, deck.settings, buffer.config.spec)
+    added = await buffer.add(leaves, cast=cast, timeout_ms=timeout_ms, **identity)
+    headers = {}
+    if cast is not None and (converted := buffers.converted(buffer.config.spec, leaves)):
+        headers["x-converted"] = ", ".join(converted)
+    return Response(orjson.dumps(added), 201, headers, "application/json")
+
+
+async def sample(request: Request) -> Response:
+    """Draw a batch; POST may be repeated under its `Idempotency-Key`."""
+    if request.method == "HEAD":  # it would draw and count, and show nothing
+        raise HTTPException(405, headers={"Allow": "GET, POST"})
+    deck, name = request.app.state.deck, request.path_params["name"]
+    buffer = deck.buffer(name)
+    query = Query(request.scope["query_string"])
+    wanted = {
+        "batch_size": query.integer("batch_size", low=1, high=1 << 20),
+        "seed": query.integer("seed", low=0, high=MAX_SEED),
+        "beta": query.number("beta", low=0, high=1),
+        "timeout_ms": query.integer("timeout_ms", low=0, high=deck.settings.max_wait_ms) or 0,
+        "peek": query.flag("peek"),
+    }
+    format, encoding = format_asked(request, query), encoding_asked(request)
+    query.done()
+    buffers.check_sample_bytes(deck, buffer, wanted["batch_size"])
+
+    async def draw() -> tuple[bytes, dict[str, str]]:
+        drawn = await buffer.sample(**wanted)
+        body, headers = await arrays_body(drawn.arrays, format, encoding)
+        headers["x-seed"], headers["x-position"] = str(drawn.seed), str(drawn.position)
+        return body, headers
+
+    if request.method == "POST":
+        await refuse_body(request)
+        key = request.headers.get("idempotency-key")
+        body, headers = await deck.replays.once(
+            buffer, key, (request.scope["query_string"], format, encoding), draw
+        )
+    else:
+        body, headers = await draw()
+    headers["cache-control"] = "no-store"
+    return Response(body, headers=headers)
+
+
+async def set_priorities(request: Request) -> Response:
+    """Set priorities of sampled items."""
+    deck, name = request.app.state.deck, request.path_params["name"]
+    deck.buffer(name)
+    query = Query(request.scope["query_string"])
+    arrays = await read_arrays(request, query, deck.settings, buffers.PRIORITIES)
+    return Response(
+        orjson.dumps(await buffers.set_priorities(deck, name, arrays)), media_type="application/json"
+    )
+
+
+ROUTES = [
+    Route(f"{BUFFER}/sample", sample, methods=["GET", "POST"]),
+    Route(f"{BUFFER}/experience", add_experience, methods=["POST"]),
+    Route(f"{BUFFER}/priorities", set_priorities, methods=["PATCH"]),
+]

@@ -1,0 +1,75 @@
+"""Vaults: making, listing, showing, changing, appending."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from app.dependencies import DeckDep, Limit, Next, StrictRoute, VaultDep
+from app.routes._answers import Json
+from app.routes._body import read_arrays
+from app.routes._lists import list_answer
+from app.routes._query import Query as QueryString
+from app.schemas.common import ListPage
+from app.schemas.vaults import Appended, VaultChange, VaultCreate, VaultPublic, VaultSummary
+from app.services import buffers, vaults
+
+router = APIRouter(prefix="/api/v1/vaults", route_class=StrictRoute, tags=["vaults"])
+PATH = "/{vault_name}/{vault_uid}"
+
+
+@router.post("", status_code=201, response_model=VaultPublic)
+async def create_vault(request: Request, deck: DeckDep, given: VaultCreate) -> Response:
+    """Make an empty vault."""
+    made = await vaults.create(deck, **given.model_dump())
+    return Json(made, 201, {"location": f"{request.url.path}/{made['url']}"})
+
+
+@router.get("", response_model=ListPage[VaultSummary])
+async def list_vaults(
+    request: Request,
+    deck: DeckDep,
+    query: Annotated[str | None, Query(max_length=200, description="Part of a name or a tag.")] = None,
+    sort: Annotated[
+        str, Query(description="`name`, `length` or `updated_at`; with `-` the greatest first.")
+    ] = "name",
+    limit: Limit = 50,
+    next: Next = None,
+) -> Response:
+    """List the vaults: stored columns only, no array is read."""
+    return list_answer(request, await vaults.list_page(deck, query=query, sort=sort, limit=limit, next=next))
+
+
+@router.get(PATH, response_model=VaultPublic)
+async def show_vault(deck: DeckDep, vault: VaultDep) -> Response:
+    """Show a vault."""
+    return Json(await vaults.show(deck, vault))
+
+
+@router.patch(PATH, response_model=VaultPublic)
+async def change_vault(deck: DeckDep, vault: VaultDep, given: VaultChange) -> Response:
+    """Merge metadata into a vault's."""
+    return Json(await vaults.change(deck, vault, given.metadata))
+
+
+async def append_experience(request: Request) -> Response:
+    """Append a batch exactly once; a plain route, documented in `openapi`."""
+    deck, names = request.app.state.deck, request.path_params
+    vault = await deck.vault(names["vault_name"], names["vault_uid"])
+    deck.check_writable(vault)
+    query = QueryString(request.scope["query_string"])
+    identity = {
+        "idempotency_key": request.headers.get("idempotency-key"),
+        "writer": query.text("writer"),
+        "sequence": query.integer("sequence", low=0, high=(1 << 63) - 1),
+        "cast": query.choice("cast", ("same_kind",)),
+    }
+    leaves = await read_arrays(request, query, deck.settings, vault.facts.spec)
+    appended = await vaults.append(deck, vault, leaves, **identity)
+    headers = {}
+    if identity["cast"] is not None and (converted := buffers.converted(vault.facts.spec, leaves)):
+        headers["x-converted"] = ", ".join(converted)
+    return Json(Appended(**vars(appended)).model_dump(), 201, headers)

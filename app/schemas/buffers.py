@@ -1,0 +1,133 @@
+"""Bodies of the buffer resources; `BufferConfig.parse` is what checks them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.schemas.common import Progress
+
+
+class RateLimiter(BaseModel):
+    """How many items may be sampled for each timestep inserted."""
+
+    samples_per_insert: float
+    min_size: int
+    error_buffer: float
+
+
+class BufferCreate(BaseModel):
+    """A buffer to make: its kind's arguments go by Flashbax's names."""
+
+    model_config = ConfigDict(
+        extra="allow",
+        json_schema_extra={
+            "example": {
+                "name": "cartpole",
+                "kind": "prioritised_flat",
+                "spec": {
+                    "obs": {"shape": [4], "dtype": "float32"},
+                    "action": {"shape": [], "dtype": "int32"},
+                },
+                "max_length": 100000,
+                "min_length": 1000,
+                "sample_batch_size": 256,
+                "add_batch_size": 8,
+                "priority_exponent": 0.6,
+                "persist_to": "cartpole/run1",
+            }
+        },
+    )
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")
+    kind: str
+    spec: dict[str, Any] = Field(description="Nested; each leaf is `{shape, dtype}`.")
+    persist_to: str | None = Field(
+        None, description="`vault_name/vault_uid`: where experience is kept for good."
+    )
+    durability: str = Field("fsync", description="`fsync`, `os` or `none`: what acknowledged data survive.")
+    writers: str = Field("lockstep", description="`lockstep`: every request adds to all rows.")
+    rate_limiter: RateLimiter | None = None
+
+
+class BufferPublic(BaseModel):
+    """A buffer. `capacity`, `size`, `added` count timesteps over all rows; `time_axis`, `position`, `needed`
+    are per row; `sampled` counts items handed out."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str
+    kind: str
+    spec: dict[str, Any]
+    config: dict[str, Any]
+    rows: int
+    time_axis: int
+    capacity: int
+    size: int
+    is_full: bool
+    can_sample: bool
+    needed: int
+    position: int
+    added: int
+    sampled: int
+    bytes: int
+    persist_to: str | None
+    durability: str
+    limiter: dict[str, Any] | None
+    warnings: list[str]
+    created_at: str | None
+    state: str = "open"
+    progress: Progress | None = None
+
+
+class Added(BaseModel):
+    """The answer to an add; `position` is per row, `sequence` the log's."""
+
+    added: int
+    size: int
+    position: int
+    sequence: int | None
+    duplicate: bool
+    durable: bool
+
+
+class Updated(BaseModel):
+    """The answer to new priorities."""
+
+    updated: int
+    stale: int
+
+
+class BufferStats(BaseModel):
+    """Counters, rates and sizes."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str
+    size: int
+    added: int
+    sampled: int
+
+
+class Histogram(BaseModel):
+    """Counts between edges."""
+
+    model_config = ConfigDict(extra="allow")
+
+    field: str
+    edges: list[float]
+    counts: list[int]
+    count: int
+    exact: bool
+
+
+class Timeseries(BaseModel):
+    """Times (Unix seconds) and values, oldest first."""
+
+    model_config = ConfigDict(extra="allow")
+
+    metric: str
+    times: list[float]
+    values: list[float]
+    exact: bool

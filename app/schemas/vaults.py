@@ -1,0 +1,126 @@
+"""Bodies of the vault, version and tag resources."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.schemas.common import Strict
+
+Text = Annotated[str, Field(max_length=10_000)]
+Name = Annotated[str, Field(max_length=255)]
+
+
+class VaultCreate(Strict):
+    """A vault to make; without a uid it gets the time."""
+
+    vault_name: Name
+    vault_uid: Name | None = None
+    spec: dict[str, Any] = Field(description="Nested; each leaf is `{shape, dtype}`.")
+    rows: int = Field(1, ge=1, description="B, the number of rows.")
+    fps: float | None = Field(None, gt=0, le=100_000, allow_inf_nan=False)
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+
+class VaultChange(Strict):
+    """Metadata to merge; null takes a name away."""
+
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+
+class VaultSummary(BaseModel):
+    """A vault in a list: stored columns, read from no array."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    vault_name: str
+    vault_uid: str
+    url: str = Field(description="The two names as an address spells them.")
+    state: str
+    error: str | None
+    read_only: bool
+    buffer: str | None = Field(description="The buffer that persists to it.")
+    spec: dict[str, Any]
+    rows: int
+    length: int
+    pending: int = Field(description="Timesteps of `length` that are in a log and not yet in the vault.")
+    generation: int
+    live_bytes: int
+    disk_bytes: int
+    versions: int
+    latest_version: int | None
+    tags: list[str]
+    updated_at: str
+
+
+class VaultPublic(BaseModel):
+    """A vault."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    vault_name: str
+    vault_uid: str
+    url: str
+    state: str
+    read_only: bool
+    buffer: str | None
+    spec: dict[str, Any]
+    rows: int
+    length: int
+    pending: int
+    generation: int
+    live_bytes: int
+    disk_bytes: int
+    fps: float | None
+    metadata: dict[str, Any]
+    versions: int
+    latest_version: int | None
+    tags: dict[str, int]
+    updated_at: str
+
+
+class Appended(BaseModel):
+    """The answer to an append."""
+
+    added: int
+    length: int
+    duplicate: bool
+
+
+class VersionCreate(Strict):
+    """A version to make of what the vault holds now."""
+
+    message: Text = ""
+    tags: list[Name] = Field(default_factory=list, max_length=64)
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+
+class VersionPublic(BaseModel):
+    """A version: an immutable state of a vault."""
+
+    model_config = ConfigDict(extra="allow")
+
+    version: int
+    generation: int
+    length: int
+    rows: int
+    digest: str
+    created_at: str
+    message: str
+    tags: list[str]
+
+
+class TagPut(Strict):
+    """Where a tag points."""
+
+    version: int | str = Field("latest", description="A version's number, or any ref.")
+    protected: bool = False
+
+
+class TagPublic(BaseModel):
+    """A name for a version."""
+
+    tag: str
+    version: int
+    protected: bool

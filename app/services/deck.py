@@ -1,0 +1,325 @@
+"""Everything one service holds: the data directory's lock, its buffers and vaults, and the mirror."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fbxcore.vault.store import VaultReader
+
+from app.db import Database
+from app.services import files, mirror
+from app.services.folders import Facts, Place, catalog_of, find_places, fingerprint_of, look_into
+from app.services.lock import DataLock
+from app.services.replays import Replays
+from app.settings import Settings
+from fbxcore.errors import ConflictError, DamagedError, FbxError, NotFoundError, UnavailableError
+from fbxcore.live import LiveBuffer, LiveVault, load_config
+
+logger = logging.getLogger("flashdeck")
+
+
+@dataclass
+class VaultEntry:
+    """One vault as the service knows it."""
+
+    place: Place
+    facts: Facts
+    live: LiveVault | None = None  # while somebody appends to it over HTTP
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # held while its writer is opened or used
+
+    @property
+    def log(self) -> Path:
+        """Where what was acknowledged and not yet committed lies."""
+        return self.place.catalog / "log"
+
+
+class Deck:
+    """The buffers and vaults of one data directory; all methods belong to one event loop."""
+
+    def __init__(self, settings: Settings):
+        self.settings = settings
+        self.data = settings.data.absolute()
+        self.database = Database(settings.url)
+        self.buffers: dict[str, LiveBuffer] = {}
+        self.failed: dict[str, FbxError] = {}  # buffers that could not be opened
+        self.starting: dict[str, tuple[int, int]] = {}  # buffers being opened: log frames done, of how many
+        self.vaults: dict[str, VaultEntry] = {}
+        self.owners: dict[str, str] = {}  # vault key to the buffer that persists to it
+        self.reserved_bytes = 0
+        self.name_locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self.reads = asyncio.Semaphore(settings.max_concurrent_reads)
+        self.replays = Replays()
+        self._lock = DataLock(self.data)
+        self._tasks: list[asyncio.Task] = []
+        self._opening: asyncio.Task | None = None
+        self._scanning = asyncio.Lock()
+
+    # Opening and closing
+
+    async def open(self) -> None:
+        """Take the data directory, find what lies in it, and begin to replay the logs."""
+        await asyncio.to_thread(files.make_folders, self.data)
+        self._lock.take(self.settings.address)
+        try:
+            await self.database.open()
+            await self.scan()
+            self._opening = asyncio.create_task(self._open_all(self._find_buffers()))
+            await asyncio.wait({self._opening}, timeout=self.settings.start_wait_s)
+        except BaseException:
+            await self.close()
+            raise
+        self._tasks = [
+            asyncio.create_task(self._every(self.settings.scan_interval_s, self.scan)),
+            asyncio.create_task(self._every(self.settings.mirror_interval_s, self.save_buffers)),
+        ]
+
+    async def close(self) -> None:
+        """Stop, flush every buffer and vault, and give the data directory back."""
+        for task in (*self._tasks, *([self._opening] if self._opening else [])):
+            task.cancel()
+        await asyncio.gather(
+            *self._tasks, *([self._opening] if self._opening else []), return_exceptions=True
+        )
+        self._tasks, self._opening = [], None
+        live: list[LiveBuffer | LiveVault] = [*self.buffers.values()]
+        live += [entry.live for entry in self.vaults.values() if entry.live is not None]
+        if live:
+            closing = [asyncio.ensure_future(one.close()) for one in live]
+            _, late = await asyncio.wait(closing, timeout=self.settings.stop_wait_s)
+            for task in closing:
+                if task not in late and task.exception() is not None:
+                    logger.error("closing failed: %s", task.exception())
+            if late:
+                logger.error("%d buffers did not flush in time; their logs have what they took", len(late))
+        await self._try(self.save_buffers)
+        self.buffers, self.vaults = {}, {}
+        await self.database.close()
+        self._lock.release()
+
+    async def wait_ready(self) -> None:
+        """Wait until every log is replayed."""
+        if self._opening is not None:
+            await asyncio.shield(self._opening)
+
+    @property
+    def progress(self) -> dict[str, Any]:
+        """How far the logs of buffers being opened are replayed."""
+        return {name: {"done": done, "total": total} for name, (done, total) in self.starting.items()}
+
+    def _find_buffers(self) -> list[str]:
+        """Return the buffers on disk, and note which vaults they write."""
+        for left in (self.data / "trash").glob("buffer-*"):
+            shutil.rmtree(left, ignore_errors=True)
+        names = []
+        for directory in sorted((self.data / "buffers").iterdir()):
+            if directory.is_symlink() or not directory.is_dir():
+                logger.warning(
+                    "%s in the buffers' folder is no directory of ours: it is left alone", directory.name
+                )
+                continue
+            try:
+                config = load_config(directory)
+            except NotFoundError:  # it was never acknowledged: the config is written last
+                logger.warning("buffer %s was left half made: it is left alone", directory.name)
+                continue
+            except FbxError as error:
+                self.failed[directory.name] = error
+                continue
+            names.append(directory.name)
+            self.starting[directory.name] = (0, 0)
+            self.reserved_bytes += config.num_bytes
+            if config.persist_to is not None:
+                self.owners[config.persist_to] = directory.name
+        return names
+
+    async def _open_all(self, names: list[str]) -> None:
+        for name in names:
+            await self._open_one(name)
+        for entry in list(self.vaults.values()):
+            if await asyncio.to_thread(entry.log.is_dir) and entry.place.key not in self.owners:
+                await self._try(lambda entry=entry: self.live_vault(entry))
+        await self._try(self.save_buffers)
+
+    async def _open_one(self, name: str) -> None:
+        def note(done: int, total: int) -> None:
+            self.starting[name] = (done, total)
+
+        try:
+            self.buffers[name] = await LiveBuffer.open(
+                self.data / "buffers" / name, vaults=self.data / "vaults", progress=note
+            )
+        except FbxError as error:
+            logger.error("buffer %s cannot be opened: %s", name, error)
+            self.failed[name] = error
+        except Exception:
+            logger.exception("buffer %s cannot be opened", name)
+            self.failed[name] = DamagedError(f"Buffer {name!r} could not be opened; the log says why.")
+        finally:
+            self.starting.pop(name, None)
+
+    async def _every(self, seconds: float, step: Callable[[], Awaitable[Any]]) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            await self._try(step)
+
+    async def _try(self, step: Callable[[], Awaitable[Any]]) -> None:
+        """Do what must not end the service when it fails: the next turn tries again."""
+        try:
+            await step()
+        except Exception:
+            logger.exception("housekeeping failed; it is tried again")
+
+    # Buffers
+
+    def buffer(self, name: str) -> LiveBuffer:
+        """Return an open buffer; no I/O.
+
+        Raises:
+            NotFoundError: if there is none of that name.
+            UnavailableError: while its log is replayed.
+            DamagedError: if it could not be opened.
+        """
+        if (found := self.buffers.get(name)) is not None:
+            return found
+        if (progress := self.starting.get(name)) is not None:
+            raise UnavailableError(
+                f"Buffer {name!r} must have replayed its log, got {progress[0]} of {progress[1]} frames.",
+                code="starting",
+                retry_after_s=1,
+                progress={"done": progress[0], "total": progress[1], "unit": "frames"},
+            )
+        if (error := self.failed.get(name)) is not None:
+            raise error
+        known = ", ".join(repr(known) for known in sorted(self.buffers)[:20]) or "none"
+        raise NotFoundError(f"No buffer named {name[:200]!r}. Existing buffers: {known}.", loc=("name",))
+
+    async def save_buffers(self) -> None:
+        """Copy every buffer's counters into the mirror."""
+        await mirror.save_buffers(
+            self.database, [mirror.buffer_row(b.describe()) for b in self.buffers.values()]
+        )
+
+    # Vaults
+
+    async def vault(self, vault_name: str, vault_uid: str) -> VaultEntry:
+        """Return a vault by its two names, as a URL spells them, looking on the disk for a new one."""
+        for name in (vault_name.replace("~", "/"), vault_name, vault_name.replace("%7E", "~")):
+            if (entry := self.vaults.get(f"{name}/{vault_uid}")) is not None:
+                return await self.refresh(entry)
+        await self.scan()
+        if (entry := self.vaults.get(f"{vault_name.replace('~', '/')}/{vault_uid}")) is not None:
+            return entry
+        known = ", ".join(repr(key) for key in sorted(self.vaults)[:20]) or "none"
+        raise NotFoundError(
+            f"No vault named {f'{vault_name}/{vault_uid}'[:300]!r}. Existing vaults: {known}.",
+            loc=("vault_name",),
+        )
+
+    async def refresh(self, entry: VaultEntry, *, anyway: bool = False) -> VaultEntry:
+        """Look into a vault again if it changed since."""
+        if anyway or await asyncio.to_thread(fingerprint_of, entry.place.path) != entry.facts.fingerprint:
+            entry.facts = await asyncio.to_thread(look_into, entry.place)
+            await mirror.save_vaults(self.database, [(entry.place, entry.facts)])
+        return entry
+
+    async def scan(self) -> dict[str, int]:
+        """Make memory and mirror agree with the folders of vaults."""
+        async with self._scanning:
+            stored = await mirror.fingerprints(self.database)
+            found = await asyncio.to_thread(self._look_around)
+            before = set(self.vaults)
+            entries: dict[str, VaultEntry] = {}
+            for place, facts in found:
+                entry = self.vaults.get(place.key)
+                if entry is None or entry.place != place:
+                    entry = VaultEntry(place, facts)
+                entry.facts = facts
+                entries[place.key] = entry
+            kept = {key: e for key, e in self.vaults.items() if e.live is not None and key not in entries}
+            self.vaults = entries | kept
+            changed = [
+                (place, facts)
+                for place, facts in found
+                if stored.get((place.vault_name, place.vault_uid)) != facts.fingerprint
+            ]
+            await mirror.save_vaults(self.database, changed)
+            keys = [(e.place.vault_name, e.place.vault_uid) for e in self.vaults.values()]
+            gone = await mirror.keep_vaults(self.database, keys)
+        return {
+            "vaults": len(self.vaults),
+            "new": len(set(self.vaults) - before),
+            "changed": len(changed),
+            "gone": gone,
+            "damaged": sum(entry.facts.error is not None for entry in self.vaults.values()),
+        }
+
+    def _look_around(self) -> list[tuple[Place, Facts]]:
+        found = []
+        for place in find_places(self.data, self.settings.vaults):
+            entry = self.vaults.get(place.key)
+            is_known = entry is not None and entry.facts.fingerprint == fingerprint_of(place.path)
+            found.append((place, entry.facts if is_known else look_into(place)))
+        return found
+
+    def new_place(self, vault_name: str, vault_uid: str) -> Place:
+        """Return where a vault of ours will lie."""
+        path = files.inside(self.data / "vaults", *vault_name.split("/"), vault_uid)
+        return Place(vault_name, vault_uid, path, catalog_of(self.data, vault_name, vault_uid), False)
+
+    async def live_vault(self, entry: VaultEntry) -> LiveVault:
+        """Return the open log of a vault, the only way to append to it.
+
+        Raises:
+            ConflictError: if the vault is read-only, or another writes to it.
+        """
+        self.check_writable(entry)
+        async with entry.lock:
+            if entry.live is None:
+                self.check_writable(entry)
+                entry.live = await LiveVault.open(entry.place.path, entry.log)
+            return entry.live
+
+    def check_writable(self, entry: VaultEntry) -> None:
+        """Refuse to write to a foreign vault, a damaged one, or one that a buffer fills."""
+        if entry.place.read_only:
+            raise ConflictError(
+                f"Vault {entry.place.key!r} must be one of ours to be changed, got one of the other folder.",
+                code="read_only",
+            )
+        if entry.facts.error is not None:
+            raise entry.facts.error
+        if (owner := self.owners.get(entry.place.key)) is not None:
+            raise ConflictError(
+                f"Vault {entry.place.key!r} must have one writer, and buffer {owner!r} persists to it.",
+                code="vault_in_use",
+                buffer=owner,
+            )
+
+    async def release_vault(self, entry: VaultEntry) -> None:
+        """Commit what a vault's log holds and let go of the vault, so that a buffer may write it."""
+        async with entry.lock:
+            if entry.live is not None:
+                await entry.live.flush()
+                await entry.live.close()
+                entry.live = None
+            if await asyncio.to_thread(entry.log.is_dir):
+                await asyncio.to_thread(shutil.rmtree, entry.log)
+
+    async def read(
+        self, call: Callable[[VaultReader], Any], entry: VaultEntry, generation: int | None = None
+    ) -> Any:
+        """Run a call on a reader of the vault, in a thread, with a bound on how many at once."""
+
+        def run() -> Any:
+            with VaultReader.open(entry.place.path, generation=generation) as reader:
+                return call(reader)
+
+        async with self.reads:
+            return await asyncio.to_thread(run)

@@ -1,0 +1,241 @@
+"""Vaults: found, made, described, appended to. Plain values in, plain values out."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import orjson
+from fbxcore.vault.store import VaultWriter
+
+from app.services import mirror
+from app.services.deck import Deck, VaultEntry
+from app.services.folders import look_into
+from app.services.mirror import Listed
+from fbxcore.errors import ConflictError, InvalidArgumentError
+from fbxcore.live import Appended, check_name
+from fbxcore.live.files import replace_file
+from fbxcore.spec import parse_spec, spec_to_json
+from fbxcore.types import Leaves
+
+T = TypeVar("T")
+METADATA_KEY = "_flashdeck/metadata"
+MAX_METADATA_BYTES = 1 << 16
+_RESERVED = ("version", "structure_shape", "structure_dtype", "compression")
+
+
+async def create(
+    deck: Deck,
+    *,
+    vault_name: str,
+    vault_uid: str | None,
+    spec: Mapping[str, Any],
+    rows: int,
+    fps: float | None,
+    metadata: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Make an empty vault."""
+    uid = vault_uid if vault_uid is not None else time.strftime("%Y%m%d%H%M%S", time.gmtime())
+    check_name(vault_name, loc=("vault_name",))
+    check_name(uid, loc=("vault_uid",))
+    flat = parse_spec(spec)
+    if rows > deck.settings.max_rows:
+        raise InvalidArgumentError(
+            f"`rows` must be at most {deck.settings.max_rows}, got {rows}.",
+            code="limit_exceeded",
+            loc=("rows",),
+        )
+    check_metadata(metadata)
+    place = deck.new_place(vault_name, uid)
+    async with deck.name_locks[f"vault:{place.key}"]:
+        if place.key in deck.vaults or place.key in deck.owners or place.path.exists():
+            raise ConflictError(
+                f"`vault_uid` must be new, got {place.key!r}, which exists.",
+                code="exists",
+                loc=("vault_uid",),
+            )
+        extra = dict(metadata) | ({"fps": fps} if fps is not None else {})
+        await asyncio.to_thread(_create, place.path, flat, rows, extra)
+        entry = deck.vaults[place.key] = VaultEntry(place, await asyncio.to_thread(look_into, place))
+        await mirror.save_vaults(deck.database, [(place, entry.facts)])
+    return await show(deck, entry)
+
+
+def _create(path, spec, rows: int, metadata: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    VaultWriter.create(path, spec, rows=rows, metadata=metadata or None).close()
+
+
+def check_metadata(metadata: Mapping[str, Any]) -> None:
+    """Refuse metadata that would hide the vault's own, or grow without bound."""
+    for name in metadata:
+        if name in _RESERVED:
+            raise InvalidArgumentError(
+                f"`metadata` must not use the vault format's own names {', '.join(_RESERVED)}, got {name!r}.",
+                loc=("metadata", name),
+            )
+    if (size := len(orjson.dumps(metadata))) > MAX_METADATA_BYTES:
+        raise InvalidArgumentError(
+            f"`metadata` must have at most {MAX_METADATA_BYTES} bytes as JSON, got {size}.", loc=("metadata",)
+        )
+
+
+async def list_page(deck: Deck, *, query: str | None, sort: str, limit: int, next: str | None) -> Listed:
+    """Return one page of the vaults: stored columns, with present lengths of those being written."""
+    if sort not in mirror.SORTS:
+        raise InvalidArgumentError(
+            f"`sort` must be one of {', '.join(mirror.SORTS)}, got {sort!r:.80}.", loc=("query", "sort")
+        )
+    if query is not None and "\0" in query:
+        raise InvalidArgumentError("`query` must be text without null bytes.", loc=("query", "query"))
+    listed = await mirror.list_vaults(deck.database, query=query, sort=sort, limit=limit, next=next)
+    return Listed([_summary(deck, row) for row in listed.items], listed.next, listed.total)
+
+
+def _summary(deck: Deck, row: dict[str, Any]) -> dict[str, Any]:
+    key = f"{row['vault_name']}/{row['vault_uid']}"
+    keep = set(row) - {"path", "fingerprint", "num_versions"}
+    entry = deck.vaults.get(key)
+    length, pending = growth(deck, entry) if entry is not None else (row["length"], 0)
+    return {name: row[name] for name in sorted(keep)} | {
+        "url": url_of(row["vault_name"], row["vault_uid"]),
+        "length": length,
+        "pending": pending,
+        "versions": row["num_versions"],
+        "buffer": deck.owners.get(key),
+    }
+
+
+async def show(deck: Deck, entry: VaultEntry) -> dict[str, Any]:
+    """Return one vault.
+
+    Raises:
+        DamagedError: if nothing can be read in it.
+    """
+    place, facts = entry.place, entry.facts
+    if facts.error is not None:
+        raise facts.error
+    length, pending = growth(deck, entry)
+    metadata = dict(facts.metadata) | await _own_metadata(deck, entry)
+    return {
+        "vault_name": place.vault_name,
+        "vault_uid": place.vault_uid,
+        "url": url_of(place.vault_name, place.vault_uid),
+        "state": "ok",
+        "read_only": place.read_only,
+        "buffer": deck.owners.get(place.key),
+        "spec": spec_to_json(facts.spec),
+        "rows": facts.rows,
+        "length": length,
+        "pending": pending,
+        "generation": facts.generation,
+        "live_bytes": facts.live_bytes,
+        "disk_bytes": facts.disk_bytes,
+        "fps": metadata.pop("fps", None),
+        "metadata": metadata,
+        "versions": len(facts.versions),
+        "latest_version": facts.versions[-1].number if facts.versions else None,
+        "tags": {name: tag.version for name, tag in sorted(facts.tags.items())},
+        "updated_at": facts.updated_at,
+    }
+
+
+def growth(deck: Deck, entry: VaultEntry) -> tuple[int, int]:
+    """Return a vault's length with what is acknowledged, and how much of that is still in a log."""
+    if entry.live is not None:
+        return entry.live.length, entry.live.pending
+    buffer = deck.buffers.get(deck.owners.get(entry.place.key, ""))
+    if buffer is not None and (persisted := buffer.describe()["persisted"]):
+        return persisted["length"], persisted["pending"]
+    return entry.facts.length, 0
+
+
+async def change(deck: Deck, entry: VaultEntry, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge metadata into a vault's; a value of None takes a name away."""
+    if entry.facts.error is not None:
+        raise entry.facts.error
+    check_metadata(metadata)
+    merged = {**await _own_metadata(deck, entry), **metadata}
+    merged = {
+        name: value for name, value in merged.items() if value is not None or name in entry.facts.metadata
+    }
+    check_metadata(merged)
+    body = orjson.dumps(merged)
+    if entry.place.read_only:
+        await asyncio.to_thread(_write_foreign, entry, body)
+    else:
+        await with_writer(deck, entry, lambda writer: writer.put({METADATA_KEY: body}))
+    await deck.refresh(entry, anyway=True)
+    return await show(deck, entry)
+
+
+async def _own_metadata(deck: Deck, entry: VaultEntry) -> dict[str, Any]:
+    """Return what was changed since the vault was made."""
+    if entry.place.read_only:
+        body = await asyncio.to_thread(_read_foreign, entry)
+    else:
+        body = await deck.read(lambda reader: reader.get(METADATA_KEY), entry)
+    return orjson.loads(body) if body else {}
+
+
+def _read_foreign(entry: VaultEntry) -> bytes | None:
+    path = entry.place.catalog / "metadata.json"
+    return path.read_bytes() if path.is_file() else None
+
+
+def _write_foreign(entry: VaultEntry, body: bytes) -> None:
+    entry.place.catalog.mkdir(parents=True, exist_ok=True)
+    replace_file(entry.place.catalog / "metadata.json", body)
+
+
+async def append(
+    deck: Deck,
+    entry: VaultEntry,
+    leaves: Leaves,
+    *,
+    idempotency_key: str | None,
+    writer: str | None,
+    sequence: int | None,
+    cast: str | None,
+) -> Appended:
+    """Append a batch exactly once."""
+    live = await deck.live_vault(entry)
+    return await live.add(
+        leaves, idempotency_key=idempotency_key, writer=writer, sequence=sequence, cast=cast
+    )
+
+
+async def commit(deck: Deck, entry: VaultEntry) -> None:
+    """Commit everything acknowledged, so that a reader sees it."""
+    buffer = deck.buffers.get(deck.owners.get(entry.place.key, ""))
+    if buffer is not None:
+        await buffer.flush()
+    elif entry.live is not None:
+        await entry.live.flush()
+
+
+async def with_writer(deck: Deck, entry: VaultEntry, call: Callable[[VaultWriter], T]) -> T:
+    """Commit everything acknowledged, then run a call on the vault's one writer, in a thread."""
+    owner = deck.owners.get(entry.place.key)
+    if owner is not None:
+        buffer = deck.buffer(owner)
+        await buffer.flush()
+        return await asyncio.to_thread(call, buffer.vault_writer)
+    deck.check_writable(entry)
+    async with entry.lock:
+        if entry.live is not None:
+            await entry.live.flush()
+            return await asyncio.to_thread(call, entry.live.writer)
+        return await asyncio.to_thread(_with_own_writer, entry, call)
+
+
+def _with_own_writer(entry: VaultEntry, call: Callable[[VaultWriter], T]) -> T:
+    with VaultWriter.open(entry.place.path) as writer:
+        return call(writer)
+
+
+def url_of(vault_name: str, vault_uid: str) -> str:
+    """Return the two parts of a vault's address, before percent-encoding."""
+    return f"{vault_name.replace('~', '%7E').replace('/', '~')}/{vault_uid}"
