@@ -19,4 +19,7 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     try:
         yield
     finally:
+        if (streams := getattr(app.state, "streams", None)) is not None:
+            streams.close()
+            del app.state.streams
         await deck.close()

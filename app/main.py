@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
 from starlette.routing import Route
 
 from app import errors
 from app.lifespan import lifespan
 from app.paths import STATIC
-from app.routes import buffers, experience, health, login, not_served, openapi, scan, slices, vaults, versions
+from app.routes import (
+    buffers,
+    docs,
+    events,
+    experience,
+    health,
+    login,
+    not_served,
+    openapi,
+    pages,
+    scan,
+    slices,
+    vaults,
+    versions,
+)
 from app.security import Guard
 from app.settings import Settings
 from app.templating import StaticAssets
@@ -21,15 +34,7 @@ PLAIN_ROUTES = [  # tried first: they carry arrays
     Route("/api/v1/vaults/{vault_name}/{vault_uid}/experience", vaults.append_experience, methods=["POST"]),
     *slices.ROUTES,
 ]
-ROUTERS = (
-    buffers.router,
-    vaults.router,
-    versions.router,
-    scan.router,
-    health.router,
-    login.router,
-    not_served.router,
-)
+ROUTERS = (buffers, vaults, versions, events, scan, health, login, docs, pages, not_served)
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -46,20 +51,14 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     )
     app.state.settings = settings
     app.router.routes[:0] = PLAIN_ROUTES
-    for router in (*ROUTERS, *_page_routers()):
-        app.include_router(router)
+    for module in ROUTERS:
+        app.include_router(module.router)
     app.mount("/static", StaticAssets(directory=STATIC), name="static")
     app.add_middleware(Guard, settings=settings)
+    app.state.error_page, app.state.login_page = pages.error_page, pages.login_page
     errors.install(app)
     openapi.install(app)
     return app
-
-
-def _page_routers() -> list[APIRouter]:
-    from importlib import import_module
-
-    names = [name for name in ("events", "pages") if find_spec(f"app.routes.{name}")]
-    return [import_module(f"app.routes.{name}").router for name in names]
 
 
 def _version() -> str:
