@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fbxcore.errors import InvalidArgumentError, StructureError
-from fbxcore.types import Leaves, LeafSpec, Spec
+from fbxcore.types import LeafSpec, Leaves, Spec
 
 DTYPES = (
     "bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64",
@@ -121,7 +121,9 @@ def spec_of(leaves: Leaves, *, leading: int) -> Spec:
     return {name: LeafSpec(tuple(x.shape[leading:]), x.dtype.name) for name, x in sorted(leaves.items())}
 
 
-def check_leaves(spec: Spec, leaves: Leaves, *, leading: int, cast: str | None = None) -> dict[str, np.ndarray]:
+def check_leaves(
+    spec: Spec, leaves: Leaves, *, leading: int, cast: str | None = None
+) -> dict[str, np.ndarray]:
     """Return the leaves in spec order, C-contiguous and little-endian, or refuse them.
 
     Nothing is broadcast. A dtype is converted only with `cast="same_kind"` (float64 to float32, int64
@@ -150,11 +152,9 @@ def check_leaves(spec: Spec, leaves: Leaves, *, leading: int, cast: str | None =
 
 
 def _check_same_names(spec: Spec, leaves: Leaves) -> None:
+    given = ", ".join(f"`{name}`" for name in sorted(leaves)) or "nothing"
     for name in sorted(set(spec) - set(leaves)):
-        raise StructureError(
-            f"Leaf `{name}` must be given, got only {', '.join(f'`{n}`' for n in sorted(leaves)) or 'nothing'}.",
-            loc=(name,),
-        )
+        raise StructureError(f"Leaf `{name}` must be given, got only {given:.500}.", loc=(name,))
     for name in sorted(set(leaves) - set(spec)):
         raise StructureError(
             f"Leaf `{name}` must be in the spec, which has {', '.join(f'`{n}`' for n in spec)}.", loc=(name,)
@@ -235,9 +235,7 @@ def _is_leaf(value: Mapping[str, Any]) -> bool:
 
 def _parse_leaf(name: str, value: Any, loc: tuple) -> LeafSpec:
     if not isinstance(value, Mapping):
-        raise InvalidArgumentError(
-            f"Leaf `{name}` must be {{shape, dtype}}, got {value!r:.80}.", loc=loc
-        )
+        raise InvalidArgumentError(f"Leaf `{name}` must be {{shape, dtype}}, got {value!r:.80}.", loc=loc)
     for option in sorted(set(value) - _OPTIONS):
         raise InvalidArgumentError(
             f"Leaf `{name}` must only say {', '.join(sorted(_OPTIONS))}, got {option!r}.", loc=(*loc, option)
@@ -287,7 +285,8 @@ def _parse_entry_names(name: str, value: Mapping, loc: tuple) -> tuple[str, ...]
         return None
     if not isinstance(names, list | tuple) or not all(isinstance(n, str) and len(n) <= 64 for n in names):
         raise InvalidArgumentError(
-            f"Leaf `{name}` must have a list of short texts as `names`, got {names!r:.80}.", loc=(*loc, "names")
+            f"Leaf `{name}` must have a list of short texts as `names`, got {names!r:.80}.",
+            loc=(*loc, "names"),
         )
     return tuple(names)
 

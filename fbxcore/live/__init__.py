@@ -1,0 +1,27 @@
+"""Live buffers and vaults: a log, and everything else as a view of it.
+
+`LiveBuffer` takes experience and gives samples; `LiveVault` is appended to. Both belong to an event loop,
+acknowledge only what is durable, and come back after a crash as acknowledged calls left them.
+"""
+
+from fbxcore.live.checkpoint import Counters
+from fbxcore.live.config import DURABILITIES, BufferConfig, check_name, load_config
+from fbxcore.live.describe import describe_buffer
+from fbxcore.live.live_buffer import METRICS, Added, LiveBuffer, Sample, Updated
+from fbxcore.live.live_vault import Appended, LiveVault
+
+__all__ = [
+    "DURABILITIES",
+    "METRICS",
+    "Added",
+    "Appended",
+    "BufferConfig",
+    "Counters",
+    "LiveBuffer",
+    "LiveVault",
+    "Sample",
+    "Updated",
+    "check_name",
+    "describe_buffer",
+    "load_config",
+]

@@ -1,0 +1,60 @@
+"""A checkpoint: all of a live buffer that is not experience, as of one sequence number.
+
+Experience is in the vault or still in the log; priorities, counters, writers and keys are here. A segment
+of the log may go once both are past it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fbxcore.errors import DamagedError
+from fbxcore.live.files import replace_file
+from fbxcore.snapshot import dump_snapshot, load_snapshot
+
+FILE = "checkpoint.safetensors"
+
+
+@dataclass(frozen=True)
+class Counters:
+    """Where a ring stands; positions count timesteps per row of the log."""
+
+    sequence: int = 0  # the last frame applied
+    position: int = 0
+    ring_start: int = 0  # the position at the last reset
+    epoch: int = 0  # how many resets
+    sampled: int = 0  # items handed out
+    updated: int = 0  # priorities set
+    stale: int = 0  # priorities that came too late
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What is restored before the log is replayed."""
+
+    log: str  # the log's id
+    counters: Counters = field(default_factory=Counters)
+    bookkeeping: dict[str, np.ndarray] = field(default_factory=dict)
+    ledger: dict[str, Any] = field(default_factory=dict)
+
+    def save(self, directory: Path) -> None:
+        """Replace the checkpoint of a directory."""
+        meta = {"log": self.log, "counters": asdict(self.counters), "ledger": self.ledger}
+        replace_file(directory / FILE, dump_snapshot(self.bookkeeping, meta))
+
+    @staticmethod
+    def load(directory: Path, log_id: str) -> Checkpoint:
+        """Return the checkpoint of a directory, or an empty one where none was made yet."""
+        path = directory / FILE
+        if not path.exists():
+            return Checkpoint(log_id)
+        bookkeeping, meta = load_snapshot(str(path))
+        if meta["log"] != log_id:
+            raise DamagedError(
+                f"Checkpoint `{FILE}` must belong to the log beside it, got that of another.", file=FILE
+            )
+        return Checkpoint(log_id, Counters(**meta["counters"]), bookkeeping, meta["ledger"])

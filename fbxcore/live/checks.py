@@ -1,0 +1,133 @@
+"""What a request to a live buffer must satisfy; each check returns what was given, ready to use."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from fbxcore.errors import InvalidArgumentError
+from fbxcore.live.config import BufferConfig
+from fbxcore.spec import check_leaves, timestep_bytes
+from fbxcore.types import Leaves
+
+MAX_TIMEOUT_MS = 30_000
+MAX_SAMPLE_BYTES = 1 << 30
+MAX_SAMPLE_ITEMS = 1 << 20
+
+
+def check_experience(
+    config: BufferConfig, leaves: Leaves, cast: str | None
+) -> tuple[dict[str, np.ndarray], int]:
+    """Return leaves `[B, K, ...]` and K; item kinds are given `[I, ...]` and become one row."""
+    layout = config.layout
+    if layout.items:
+        checked = check_leaves(config.spec, leaves, leading=1, cast=cast)
+        checked = {name: x[None] for name, x in checked.items()}
+    else:
+        checked = check_leaves(config.spec, leaves, leading=2, cast=cast)
+    name, first = next(iter(checked.items()))
+    rows, steps = first.shape[:2]
+    if rows != layout.rows:
+        raise InvalidArgumentError(
+            f"Leaf `{name}` must have {layout.rows} rows on axis 0 (`add_batch_size`), got {rows}.",
+            code="structure_mismatch",
+            loc=(name,),
+        )
+    if steps == 0:
+        raise InvalidArgumentError(
+            f"Leaf `{name}` must hold at least one timestep, got none.",
+            code="structure_mismatch",
+            loc=(name,),
+        )
+    return checked, steps
+
+
+def check_batch_size(config: BufferConfig, batch_size: int | None) -> int:
+    """Return how many items to draw."""
+    number = config.layout.sample_batch_size if batch_size is None else batch_size
+    item = timestep_bytes(config.spec) * config.layout.sequence_length
+    limit = max(1, min(MAX_SAMPLE_BYTES // max(item, 1), MAX_SAMPLE_ITEMS))
+    if not 1 <= number <= limit:
+        raise InvalidArgumentError(
+            f"`batch_size` must be from 1 to {limit} (items of {item} bytes each), got {number}.",
+            loc=("query", "batch_size"),
+        )
+    return number
+
+
+def check_beta(config: BufferConfig, beta: float | None) -> float | None:
+    """Return the exponent of the importance weights."""
+    if beta is None:
+        return None
+    if config.layout.priority_exponent is None:
+        raise InvalidArgumentError(
+            f"`beta` must be left out for kind {config.kind!r}, whose items are drawn alike, got {beta!r}.",
+            loc=("query", "beta"),
+        )
+    if not (math.isfinite(beta) and 0 <= beta <= 1):
+        raise InvalidArgumentError(f"`beta` must be from 0 to 1, got {beta!r}.", loc=("query", "beta"))
+    return beta
+
+
+def check_seed(seed: int) -> int:
+    """Return a seed that fits a key."""
+    if not 0 <= seed < 1 << 63:
+        raise InvalidArgumentError(
+            f"`seed` must be from 0 to {(1 << 63) - 1}, got {seed}.", loc=("query", "seed")
+        )
+    return seed
+
+
+def check_timeout(timeout_ms: int) -> float:
+    """Return a timeout in seconds."""
+    if not 0 <= timeout_ms <= MAX_TIMEOUT_MS:
+        raise InvalidArgumentError(
+            f"`timeout_ms` must be from 0 to {MAX_TIMEOUT_MS}, got {timeout_ms}.", loc=("query", "timeout_ms")
+        )
+    return timeout_ms / 1000
+
+
+def check_priorities(
+    config: BufferConfig, indices: np.ndarray, priorities: np.ndarray, generations: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return indices, float32 priorities and generations, each `[N]`."""
+    if config.layout.priority_exponent is None:
+        raise InvalidArgumentError(
+            f"`priorities` must be set on a prioritised kind, got kind {config.kind!r}.", loc=("priorities",)
+        )
+    for name, array in (("indices", indices), ("priorities", priorities), ("generations", generations)):
+        kinds = "fiu" if name == "priorities" else "iu"
+        if array.ndim != 1 or (array.dtype.kind not in kinds and array.size) or len(array) != len(indices):
+            what = "numbers" if name == "priorities" else "integers"
+            raise InvalidArgumentError(
+                f"`{name}` must be a list of {what} as long as `indices`, got shape {list(array.shape)} "
+                f"of {array.dtype.name}.",
+                loc=(name,),
+            )
+    _check_indices(config, indices)
+    return indices, _finite_priorities(priorities), generations
+
+
+def _check_indices(config: BufferConfig, indices: np.ndarray) -> None:
+    limit = config.layout.num_items
+    bad = np.flatnonzero((indices < 0) | (indices >= limit))
+    if len(bad):
+        raise InvalidArgumentError(
+            f"`indices` must be from 0 to {limit - 1}, got {indices[bad[0]]} at position {bad[0]}. "
+            "Nothing was applied.",
+            loc=("indices", int(bad[0])),
+        )
+
+
+def _finite_priorities(priorities: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        narrow = priorities.astype(np.float32)
+    bad = np.flatnonzero(~(np.isfinite(narrow) & (narrow >= 0)))
+    if len(bad):
+        raise InvalidArgumentError(
+            f"`priorities` must be finite float32 numbers of at least 0, got {priorities[bad[0]]} "
+            f"at position {bad[0]}. Nothing was applied.",
+            loc=("priorities", int(bad[0])),
+        )
+    return narrow

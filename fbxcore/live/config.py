@@ -1,0 +1,192 @@
+"""What a live buffer is asked to be: parsed once, compared, written down."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fbxcore.buffers.layout import ARGUMENTS, KINDS_LATER, Layout, layout_of
+from fbxcore.errors import DamagedError, InvalidArgumentError, NotFoundError, NotSupportedError
+from fbxcore.live.files import replace_file
+from fbxcore.live.rate_limiter import LimiterConfig
+from fbxcore.spec import parse_spec, spec_to_json, timestep_bytes
+from fbxcore.types import Spec
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+DURABILITIES = {
+    "fsync": "Acknowledged data survive a power loss.",
+    "os": "Acknowledged data survive a crash of the server, not a power loss.",
+    "none": "Nothing survives the end of the server but what was committed to a vault.",
+}
+_KINDS = tuple(ARGUMENTS)
+_LATER_FIELDS = ("from", "retain_steps", "retention", "idle_end_s", "max_times_sampled")
+_FIELDS = ("name", "kind", "spec", "writers", "persist_to", "durability", "rate_limiter")
+FILE = "config.json"
+
+
+@dataclass(frozen=True)
+class BufferConfig:
+    """A live buffer's configuration, checked."""
+
+    name: str
+    kind: str
+    spec: Spec
+    arguments: Mapping[str, Any]
+    persist_to: str | None = None
+    durability: str = "fsync"
+    writers: str = "lockstep"
+    rate_limiter: LimiterConfig | None = None
+    created_at: float = field(default_factory=time.time, compare=False)
+
+    @classmethod
+    def parse(cls, given: Mapping[str, Any]) -> BufferConfig:
+        """Return the configuration a JSON object asks for.
+
+        Raises:
+            InvalidArgumentError: with `loc` naming the field the user typed.
+            NotSupportedError: for a known kind, field or value that is not served yet.
+        """
+        kind = _kind(given.get("kind"))
+        for name in given:
+            if name in _LATER_FIELDS:
+                raise NotSupportedError(f"`{name}` must be left out: it is not served yet.", loc=(name,))
+            if name not in _FIELDS and name not in ARGUMENTS[kind]:
+                known = ", ".join(f"`{n}`" for n in (*_FIELDS, *ARGUMENTS[kind]))
+                raise InvalidArgumentError(
+                    f"`{name}` must be one of {known} for kind {kind!r}, got an unknown field.", loc=(name,)
+                )
+        config = cls(
+            name=check_name(given.get("name")),
+            kind=kind,
+            spec=parse_spec(given.get("spec")),
+            arguments={n: given[n] for n in ARGUMENTS[kind] if n in given},
+            persist_to=_persist_to(given.get("persist_to")),
+            durability=_durability(given.get("durability", "fsync")),
+            writers=_writers(given.get("writers", "lockstep")),
+            rate_limiter=LimiterConfig.parse(given.get("rate_limiter")),
+        )
+        return config.checked()
+
+    @cached_property
+    def layout(self) -> Layout:
+        """The rows, time axis and rules that follow."""
+        return layout_of(self.kind, self.arguments)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the ring, priorities included."""
+        tree = 0 if self.layout.priority_exponent is None else 8 * self.layout.capacity
+        return self.layout.capacity * timestep_bytes(self.spec) + tree
+
+    def checked(self) -> BufferConfig:
+        """Return this configuration if its parts agree with one another."""
+        if self.rate_limiter is not None:
+            self.rate_limiter.check(self.layout)
+        return self
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object `parse` reads, with `created_at`."""
+        limiter = self.rate_limiter.to_json() if self.rate_limiter else None
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "spec": spec_to_json(self.spec),
+            **self.arguments,
+            "writers": self.writers,
+            "persist_to": self.persist_to,
+            "durability": self.durability,
+            "rate_limiter": limiter,
+        }
+
+    def differences(self, other: BufferConfig) -> dict[str, dict[str, Any]]:
+        """Return the fields in which another configuration differs, with both values."""
+        mine, theirs = self._comparable(), other._comparable()
+        return {
+            name: {"is": mine.get(name), "given": theirs.get(name)}
+            for name in sorted(mine.keys() | theirs.keys())
+            if mine.get(name) != theirs.get(name)
+        }
+
+    def _comparable(self) -> dict[str, Any]:
+        defaults = ARGUMENTS[self.kind].items()
+        return self.to_json() | {name: self.arguments.get(name, default) for name, default in defaults}
+
+
+def check_name(name: Any, *, loc: tuple[str, ...] = ("name",)) -> str:
+    """Return a name that is safe as a file name and in a URL."""
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise InvalidArgumentError(
+            f"`{loc[-1]}` must match {NAME.pattern}, got {str(name)[:200]!r}. "
+            "Use letters, digits, dots, dashes and underscores.",
+            loc=loc,
+        )
+    return name
+
+
+def save_config(directory: Path, config: BufferConfig) -> None:
+    """Write a buffer's configuration; with it the buffer exists."""
+    saved = config.to_json() | {"created_at": config.created_at}
+    replace_file(directory / FILE, msgspec.json.encode(saved))
+
+
+def load_config(directory: Path) -> BufferConfig:
+    """Return the configuration of the buffer in a directory.
+
+    Raises:
+        NotFoundError: if there is none.
+        DamagedError: if it cannot be read.
+    """
+    try:
+        saved = msgspec.json.decode((directory / FILE).read_bytes())
+        created_at = saved.pop("created_at")
+        return replace(BufferConfig.parse(saved), created_at=created_at)
+    except FileNotFoundError:
+        raise NotFoundError(f"No buffer in `{directory.name}`.") from None
+    except (msgspec.DecodeError, KeyError, AttributeError, InvalidArgumentError) as error:
+        raise DamagedError(
+            f"Buffer `{directory.name}` must have a readable `{FILE}`, got {error}.", file=FILE
+        ) from error
+
+
+def _kind(kind: Any) -> str:
+    if kind in KINDS_LATER:
+        raise NotSupportedError(
+            f"`kind` must be one of {', '.join(_KINDS)} today, got {kind!r}.", loc=("kind",)
+        )
+    if kind not in _KINDS:
+        raise InvalidArgumentError(f"`kind` must be one of {', '.join(_KINDS)}, got {kind!r}.", loc=("kind",))
+    return kind
+
+
+def _persist_to(path: Any) -> str | None:
+    if path is None:
+        return None
+    parts = path.split("/") if isinstance(path, str) else []
+    if len(parts) < 2 or not all(NAME.fullmatch(part) for part in parts):
+        raise InvalidArgumentError(
+            f"`persist_to` must be `vault_name/vault_uid`, got {str(path)[:200]!r}.", loc=("persist_to",)
+        )
+    return path
+
+
+def _durability(durability: Any) -> str:
+    if durability not in DURABILITIES:
+        raise InvalidArgumentError(
+            f"`durability` must be one of {', '.join(DURABILITIES)}, got {durability!r}.", loc=("durability",)
+        )
+    return durability
+
+
+def _writers(writers: Any) -> str:
+    if writers == "independent":
+        raise NotSupportedError("`writers` must be 'lockstep' today, got 'independent'.", loc=("writers",))
+    if writers != "lockstep":
+        raise InvalidArgumentError(f"`writers` must be 'lockstep', got {writers!r}.", loc=("writers",))
+    return writers

@@ -1,0 +1,156 @@
+"""The durable half of a live buffer or vault: log, ledger and vault, opened and closed together."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fbxcore.errors import ConflictError, FbxError, UnavailableError
+from fbxcore.live.frames import Frame, Kind, bytes_of
+from fbxcore.live.ledger import Ledger, check_identity, fingerprint
+from fbxcore.live.log import Log
+from fbxcore.live.persister import Applied, Persister
+from fbxcore.types import Leaves, Spec
+from fbxcore.vault.store import VaultWriter
+
+MAX_PENDING_BYTES = 512 << 20
+
+Identity = dict[str, Any]
+
+
+class Journal:
+    """Takes adds exactly once, makes them durable in order, and moves them into a vault.
+
+    It belongs to the event loop that calls `start`.
+
+    Args:
+        on_frame: called in the log's thread with each durable frame; it must see to it that the frame's
+            `done` is called with the answer.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        spec: Spec,
+        *,
+        writer: VaultWriter | None,
+        durability: str,
+        on_frame: Callable[[Frame], None],
+        committed: Callable[[Applied], None] = lambda _: None,
+    ):
+        self.spec = spec
+        self.ledger = Ledger()
+        self.log = Log(directory, self._on_durable, durability=durability)
+        self.persister: Persister | None = None
+        if writer is not None:
+            self.persister = Persister(writer, Applied.of(writer, self.log.id), committed=committed)
+        self._on_frame = on_frame
+
+    def start(self, *, next_sequence: int, position: int) -> None:
+        """Begin to write and to persist."""
+        if self.persister is not None:
+            position = max(position, self.persister.applied.position)
+            next_sequence = max(next_sequence, self.persister.applied.sequence + 1)
+            self.persister.start()
+        self.log.start(next_sequence=next_sequence, position=position)
+
+    async def add(
+        self,
+        leaves: Leaves,
+        steps: int,
+        *,
+        key: str | None,
+        writer: str | None,
+        sequence: int | None,
+        admit: Callable[[], Any] | None = None,
+    ) -> dict[str, Any]:
+        """Take checked leaves `[B, K, ...]` once; return the answer, with `duplicate`.
+
+        Args:
+            admit: awaited before a new request is taken; raises to refuse it.
+        """
+        check_identity(key, writer, sequence)
+        self._check_vault()
+        body = bytes_of(self.spec, leaves)
+        identity: Identity = {
+            "key": key,
+            "body_fingerprint": fingerprint(body) if key is not None else "",
+            "writer": writer,
+            "sequence": sequence,
+        }
+        if (answer := await self.ledger.earlier(**identity)) is not None:
+            return answer | {"duplicate": True}
+        waited = admit is not None and await admit()  # meanwhile somebody else may have been first
+        if waited and (answer := await self.ledger.earlier(**identity)) is not None:
+            return answer | {"duplicate": True}
+        future = self.put(Frame(Kind.ADD, _meta(identity), body, steps))
+        self.ledger.begin(future, **identity)
+        return await asyncio.shield(future) | {"duplicate": False}
+
+    def put(self, frame: Frame) -> asyncio.Future[dict[str, Any]]:
+        """Hand a frame to the log; the future resolves once it is durable and applied."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[dict[str, Any]] = loop.create_future()
+        frame.done = lambda answer: loop.call_soon_threadsafe(_settle, future, answer)
+        self.log.append(frame, frame.done)
+        return future
+
+    async def flush(self) -> Applied | None:
+        """Commit everything acknowledged to the vault."""
+        if self.persister is None:
+            return None
+        return await asyncio.wrap_future(self.persister.flush())
+
+    def close(self) -> None:
+        """Write and commit what was handed in; blocks."""
+        self.log.close()
+        if self.persister is not None:
+            self.persister.close()
+
+    def replayed(self, frames: list[Frame]) -> None:
+        """Give the persister what the vault does not hold yet."""
+        if self.persister is not None:
+            for frame in frames:
+                if frame.kind is Kind.ADD:
+                    self.persister.note(frame)
+
+    def _on_durable(self, frame: Frame) -> None:
+        if frame.kind is Kind.ADD and self.persister is not None:
+            self.persister.note(frame)
+        self._on_frame(frame)
+
+    def _check_vault(self) -> None:
+        if self.persister is None:
+            return
+        error = self.persister.error
+        if isinstance(error, ConflictError):
+            raise error
+        if self.persister.pending_bytes > MAX_PENDING_BYTES:
+            raise UnavailableError(
+                f"The log must be at most {MAX_PENDING_BYTES} bytes ahead of the vault, got "
+                f"{self.persister.pending_bytes}. Try again shortly.",
+                code="backpressure",
+                retry_after_s=1,
+            ) from error
+
+
+def _meta(identity: Identity) -> dict[str, Any]:
+    meta: dict[str, Any] = {}
+    if identity["key"] is not None:
+        meta |= {"key": identity["key"], "fingerprint": identity["body_fingerprint"], "time": time.time()}
+    if identity["writer"] is not None:
+        meta |= {"writer": identity["writer"], "writer_sequence": identity["sequence"]}
+    return meta
+
+
+def _settle(future: asyncio.Future, answer: dict[str, Any] | FbxError) -> None:
+    if future.done():
+        return
+    if isinstance(answer, FbxError):
+        future.set_exception(answer)
+        future.exception()  # a client that went away is nobody to tell
+    else:
+        future.set_result(answer)

@@ -1,0 +1,209 @@
+"""Exactly once: which requests were already taken, by idempotency key and by writer sequence.
+
+A repeat of a key gets the first answer and adds nothing; a repeat that comes while the first is still
+being written waits for it; another body under the same key is refused. A writer's sequence must grow.
+Keys are kept for 24 hours, at most 100,000 of them; a writer's last sequence is kept for good.
+
+The ledger belongs to one event loop. It is rebuilt from log and checkpoint at start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fbxcore.errors import ConflictError, FbxError, InvalidArgumentError
+
+KEEP_SECONDS = 24 * 3600
+KEEP_KEYS = 100_000
+MAX_KEY = 255
+MAX_WRITERS = 100_000
+
+
+def fingerprint(body: Sequence[bytes | memoryview]) -> str:
+    """Return a digest that tells two bodies apart."""
+    digest = hashlib.sha256()
+    for part in body:
+        digest.update(part)
+    return digest.hexdigest()[:32]
+
+
+@dataclass
+class Entry:
+    """One request that was taken: still being written, or answered."""
+
+    fingerprint: str
+    created: float
+    future: asyncio.Future | None = None
+    result: dict[str, Any] | None = None
+
+
+@dataclass
+class WriterEntry:
+    """The highest acknowledged sequence of a writer, and those under way."""
+
+    last: int = -1
+    pending: dict[int, asyncio.Future] = field(default_factory=dict)
+
+
+class Ledger:
+    """Remembers keys and writers, and says whether a request is new."""
+
+    def __init__(self) -> None:
+        self._keys: OrderedDict[str, Entry] = OrderedDict()
+        self._writers: dict[str, WriterEntry] = {}
+
+    async def earlier(
+        self, *, key: str | None, body_fingerprint: str, writer: str | None, sequence: int | None
+    ) -> dict[str, Any] | None:
+        """Return the answer of the request this one repeats, or None if it is new.
+
+        For a writer's repeat the answer is empty: only that it is a duplicate is known.
+
+        Raises:
+            ConflictError: if the key was used for another body.
+        """
+        if key is not None:
+            return await self._earlier_key(key, body_fingerprint)
+        if writer is not None and sequence is not None:
+            return await self._earlier_sequence(writer, sequence)
+        return None
+
+    async def _earlier_key(self, key: str, body_fingerprint: str) -> dict[str, Any] | None:
+        while (entry := self._keys.get(key)) is not None:
+            if entry.fingerprint != body_fingerprint:
+                raise ConflictError(
+                    f"`Idempotency-Key` must be new for another body, got {key!r} again. Use a fresh key.",
+                    code="idempotency_conflict",
+                    loc=("header", "idempotency-key"),
+                )
+            if entry.result is not None:
+                return entry.result
+            await _settled(entry.future)  # after a failure the key is free again
+        return None
+
+    async def _earlier_sequence(self, writer: str, sequence: int) -> dict[str, Any] | None:
+        entry = self._writers.get(writer, _NOBODY)
+        while sequence > entry.last and entry.pending and sequence <= max(entry.pending):
+            await _settled(entry.pending.get(sequence) or entry.pending[max(entry.pending)])
+            entry = self._writers.get(writer, _NOBODY)
+        return {} if sequence <= entry.last else None
+
+    def begin(
+        self,
+        future: asyncio.Future,
+        *,
+        key: str | None,
+        body_fingerprint: str,
+        writer: str | None,
+        sequence: int | None,
+    ) -> None:
+        """Note a new request; `future` resolves to its answer."""
+        if key is not None:
+            self._keys[key] = Entry(body_fingerprint, time.time(), future)
+        if writer is not None and sequence is not None:
+            if writer not in self._writers and len(self._writers) >= MAX_WRITERS:
+                raise ConflictError(
+                    f"`writer` must be one of at most {MAX_WRITERS}, got a new one, {writer!r}. Reuse names.",
+                    loc=("query", "writer"),
+                )
+            self._writers.setdefault(writer, WriterEntry()).pending[sequence] = future
+        if key is not None or writer is not None:
+            future.add_done_callback(lambda done: self._end(done, key, writer, sequence))
+
+    def _end(self, done: asyncio.Future, key: str | None, writer: str | None, sequence: int | None) -> None:
+        failed = done.cancelled() or done.exception() is not None
+        if key is not None:
+            if failed:
+                self._keys.pop(key, None)
+            else:
+                entry = self._keys[key]
+                entry.result, entry.future = done.result(), None
+                self._forget_old()
+        if writer is not None and sequence is not None:
+            entry = self._writers[writer]
+            entry.pending.pop(sequence, None)
+            if not failed:
+                entry.last = max(entry.last, sequence)
+
+    def restore(self, meta: dict[str, Any], result: dict[str, Any]) -> None:
+        """Note an add that was read back from the log."""
+        if (key := meta.get("key")) is not None:
+            self._keys[key] = Entry(meta["fingerprint"], meta["time"], None, result)
+        if (writer := meta.get("writer")) is not None and meta.get("writer_sequence") is not None:
+            entry = self._writers.setdefault(writer, WriterEntry())
+            entry.last = max(entry.last, meta["writer_sequence"])
+
+    def last_sequence(self, writer: str) -> int | None:
+        """Return the highest acknowledged sequence of a writer."""
+        entry = self._writers.get(writer)
+        return entry.last if entry is not None and entry.last >= 0 else None
+
+    def writers(self) -> dict[str, int]:
+        """Return each writer's highest acknowledged sequence."""
+        return {name: entry.last for name, entry in sorted(self._writers.items()) if entry.last >= 0}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps: answered keys and writers."""
+        self._forget_old()
+        keys = {
+            k: [e.fingerprint, e.created, e.result] for k, e in self._keys.items() if e.result is not None
+        }
+        return {"keys": keys, "writers": self.writers()}
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Take over what a checkpoint kept."""
+        for key, (print_, created, result) in saved.get("keys", {}).items():
+            self._keys[key] = Entry(print_, created, None, result)
+        for writer, last in saved.get("writers", {}).items():
+            self._writers[writer] = WriterEntry(last)
+
+    def _forget_old(self) -> None:
+        oldest = time.time() - KEEP_SECONDS
+        while self._keys:
+            key, entry = next(iter(self._keys.items()))
+            if entry.result is None or (len(self._keys) <= KEEP_KEYS and entry.created >= oldest):
+                break
+            del self._keys[key]
+
+
+_NOBODY = WriterEntry()
+
+
+def check_identity(key: str | None, writer: str | None, sequence: int | None) -> None:
+    """Refuse keys, writers and sequences that cannot be kept."""
+    if key is not None and not 0 < len(key) <= MAX_KEY:
+        raise InvalidArgumentError(
+            f"`Idempotency-Key` must have 1 to {MAX_KEY} characters, got {len(key)}.",
+            loc=("header", "idempotency-key"),
+        )
+    if writer is not None and not 0 < len(writer) <= MAX_KEY:
+        raise InvalidArgumentError(
+            f"`writer` must have 1 to {MAX_KEY} characters, got {len(writer)}.", loc=("query", "writer")
+        )
+    if sequence is not None and (writer is None or not 0 <= sequence < 1 << 63):
+        raise InvalidArgumentError(
+            f"`sequence` must be from 0 to {(1 << 63) - 1} and come with a `writer`, got {sequence}.",
+            loc=("query", "sequence"),
+        )
+    if writer is not None and sequence is None and key is None:
+        raise InvalidArgumentError(
+            "`writer` must come with a `sequence`, got none. Count your requests from 1.",
+            loc=("query", "sequence"),
+        )
+
+
+async def _settled(future: asyncio.Future) -> None:
+    """Wait until a future is done, whatever came of it."""
+    try:
+        await asyncio.shield(future)
+    except FbxError:
+        pass
+    except asyncio.CancelledError:
+        if not future.cancelled():
+            raise

@@ -1,0 +1,386 @@
+"""A live buffer: experience in, samples out, nothing acknowledged lost.
+
+An add is checked, written to the log, synced, applied to the ring in log order, and then acknowledged, so
+that a learner never sees what a crash could undo. The ring, the vault and the counters are views of the
+log; each remembers how far it has applied it (`recovery`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fbxcore.errors import (
+    ConflictError,
+    FbxError,
+    InvalidArgumentError,
+    NotEnoughDataError,
+    NotFoundError,
+    NotSupportedError,
+)
+from fbxcore.live.checkpoint import Checkpoint
+from fbxcore.live.checks import (
+    check_batch_size,
+    check_beta,
+    check_experience,
+    check_priorities,
+    check_seed,
+    check_timeout,
+)
+from fbxcore.live.config import BufferConfig, load_config, save_config
+from fbxcore.live.describe import describe_buffer, describe_persister
+from fbxcore.live.engine import Engine, priorities_body
+from fbxcore.live.frames import Frame, Kind
+from fbxcore.live.gate import Gate
+from fbxcore.live.histograms import age_histogram, priority_histogram
+from fbxcore.live.journal import Journal
+from fbxcore.live.persister import Applied
+from fbxcore.live.recovery import restore_ring
+from fbxcore.live.ring import Ring
+from fbxcore.live.timeseries import Timeseries
+from fbxcore.spec import spec_to_json
+from fbxcore.types import Leaves, Spec
+from fbxcore.vault.store import VaultWriter
+
+METRICS = ("size", "added", "sampled", "updated")
+
+
+@dataclass(frozen=True)
+class Added:
+    """The answer to an add."""
+
+    added: int  # timesteps over all rows
+    size: int
+    position: int  # timesteps per row since the last reset
+    sequence: int | None  # of the log; None for a writer's old repeat
+    duplicate: bool
+    durable: bool
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Arrays named as on the wire, and how to draw them again."""
+
+    arrays: dict[str, np.ndarray]
+    seed: int
+    position: int
+
+
+@dataclass(frozen=True)
+class Updated:
+    """The answer to new priorities."""
+
+    updated: int
+    stale: int
+
+
+class LiveBuffer:
+    """One buffer of the service; its methods belong to the event loop that opened it."""
+
+    def __init__(self, directory: Path, config: BufferConfig):
+        self.directory = directory
+        self.config = config
+        self.timeseries = Timeseries(METRICS)
+        self._ring: Ring
+        self._engine: Engine
+        self._journal: Journal
+        self._gate: Gate
+        self._ticker: asyncio.Task | None = None
+        self._logged_sampled = 0
+        self._closed = False
+
+    # Opening and closing
+
+    @classmethod
+    async def open(
+        cls,
+        directory: Path,
+        config: BufferConfig | None = None,
+        *,
+        vaults: Path,
+        progress: Callable[[int, int], None] = lambda _done, _total: None,
+    ) -> LiveBuffer:
+        """Make a buffer in a directory, or bring the one that lies there back to where it was.
+
+        Args:
+            config: of a new buffer; None opens what is there.
+            vaults: the folder that `persist_to` is relative to.
+            progress: told how many log frames of how many were replayed.
+
+        Raises:
+            ConflictError: if the vault is of another spec, in use, or was written to by another program.
+            DamagedError: if what lies there cannot be brought back whole.
+        """
+        buffer = cls(directory, config if config is not None else load_config(directory))
+        await asyncio.to_thread(buffer._open, config is not None, vaults, progress)
+        counters = buffer._ring.counters
+        buffer._gate = Gate(buffer._ring, buffer.config.rate_limiter)
+        buffer._engine.start()
+        buffer._journal.start(next_sequence=counters.sequence + 1, position=counters.position)
+        buffer._ticker = asyncio.create_task(buffer._tick())
+        return buffer
+
+    def _open(self, is_new: bool, vaults: Path, progress: Callable[[int, int], None]) -> None:
+        self._ring = Ring(self.config.layout, self.config.spec)  # first: it is what may not fit
+        self._engine = Engine(self._ring, self.config.name)
+        writer = _open_vault(self.config, vaults)
+        try:
+            self._journal = Journal(
+                self.directory / "log",
+                self.config.spec,
+                writer=writer,
+                durability=self.config.durability,
+                on_frame=self._engine.apply,
+            )
+            checkpoint = Checkpoint.load(self.directory, self._journal.log.id)
+            restore_ring(self._ring, self._journal, checkpoint, progress)
+            self._ring.warm_up()
+            if is_new:
+                save_config(self.directory, self.config)
+        except BaseException:
+            if writer is not None:
+                writer.close()
+            raise
+        self._logged_sampled = self._ring.counters.sampled
+
+    async def close(self) -> None:
+        """Finish what was taken, commit it, note where everything stands, and let go of the files."""
+        if self._closed:
+            return
+        self._closed = True
+        self._gate.close()
+        if self._ticker is not None:
+            self._ticker.cancel()
+        await self._log_sampled()
+        try:
+            await self._journal.flush()
+            await self._checkpoint()
+        except FbxError:
+            pass  # what could not be committed stays in the log
+        await asyncio.to_thread(self._journal.close)
+        await asyncio.to_thread(self._engine.close)
+
+    # What it is
+
+    @property
+    def unpersisted(self) -> int:
+        """Timesteps over all rows that are in no vault."""
+        persister = self._journal.persister
+        return self._ring.size if persister is None else persister.pending * self.config.layout.rows
+
+    def describe(self) -> dict[str, Any]:
+        """Return the members of the service's answer about a buffer; no I/O."""
+        return describe_buffer(
+            self.config,
+            self._ring.counters,
+            persister=self._journal.persister,
+            limiter=self._gate.describe(),
+        )
+
+    def stats(self) -> dict[str, Any]:
+        """Return counters, rates and sizes; no I/O."""
+        answer, log = self.describe(), self._journal.log
+        left_out = {"spec", "config", "warnings", "created_at"}
+        return {name: value for name, value in answer.items() if name not in left_out} | {
+            "rates": {f"{name}_per_s": self.timeseries.rate(name) for name in METRICS if name != "size"},
+            "log": {"bytes": log.num_bytes, "segments": len(log.segments), "sequence": log.next_sequence - 1},
+            "persisted": describe_persister(self._journal.persister),
+            "writers": self._journal.ledger.writers(),
+        }
+
+    async def histogram(self, field: str, bins: int = 40) -> dict[str, Any]:
+        """Return bin edges and counts of `priority` or `age` over all items."""
+        layout = self.config.layout
+        if field == "times_sampled":
+            raise NotSupportedError(
+                "`field` must be priority or age today, got 'times_sampled'.", loc=("query", "field")
+            )
+        if field == "age":
+            return age_histogram(layout, self._ring.held, bins)
+        if field != "priority" or layout.priority_exponent is None:
+            fields = "age" if layout.priority_exponent is None else "priority or age"
+            raise InvalidArgumentError(
+                f"`field` must be {fields} for kind {self.config.kind!r}, got {field!r}.",
+                loc=("query", "field"),
+            )
+        weights = await self._engine.ask(lambda ring: ring.weights())
+        return await asyncio.to_thread(priority_histogram, weights, layout.priority_exponent, bins)
+
+    # Experience in
+
+    async def add(
+        self,
+        leaves: Leaves,
+        *,
+        idempotency_key: str | None = None,
+        writer: str | None = None,
+        sequence: int | None = None,
+        cast: str | None = None,
+        timeout_ms: int = 0,
+    ) -> Added:
+        """Add leaves `[B, K, ...]`, or `[I, ...]` for item kinds, exactly once.
+
+        Raises:
+            StructureError: if they are not what the spec says.
+            UnavailableError: if the limiter still blocks after `timeout_ms`, or the vault falls behind.
+        """
+        self._gate.check_open()
+        checked, steps = check_experience(self.config, leaves, cast)
+        deadline = _deadline(timeout_ms)
+        answer = await self._journal.add(
+            checked,
+            steps,
+            key=idempotency_key,
+            writer=writer,
+            sequence=sequence,
+            admit=lambda: self._gate.admit_add(steps * self.config.layout.rows, deadline),
+        )
+        self._gate.wake()
+        if "size" not in answer:
+            answer |= {"added": 0, "size": self._ring.size, "position": self._ring.position, "sequence": None}
+        return Added(**answer, durable=self.config.durability == "fsync")
+
+    async def reset(self) -> None:
+        """Forget every item; what is in the vault stays there."""
+        self._gate.check_open()
+        await self._journal.put(Frame(Kind.RESET))
+        self._gate.wake()
+
+    async def flush(self) -> Applied | None:
+        """Commit everything acknowledged to the vault."""
+        return await self._journal.flush()
+
+    # Samples out
+
+    async def sample(
+        self,
+        batch_size: int | None = None,
+        *,
+        seed: int | None = None,
+        beta: float | None = None,
+        timeout_ms: int = 0,
+        peek: bool = False,
+    ) -> Sample:
+        """Draw a batch; the same seed on the same state gives the same arrays.
+
+        Args:
+            beta: exponent of the importance weights, returned as `weights`.
+            peek: neither wait nor count.
+
+        Raises:
+            NotEnoughDataError: if there is nothing to draw after `timeout_ms`.
+            UnavailableError: if the limiter still blocks after `timeout_ms`.
+        """
+        self._gate.check_open()
+        number = check_batch_size(self.config, batch_size)
+        check_beta(self.config, beta)
+        seed = secrets.randbits(63) if seed is None else check_seed(seed)
+        deadline = _deadline(0 if peek else timeout_ms)
+        if not peek:
+            await self._gate.admit_sample(number, deadline)
+        while True:
+            try:
+                arrays, position = await self._engine.ask(lambda ring: _draw(ring, number, seed, beta, peek))
+            except NotEnoughDataError as error:
+                refusal = error
+            else:
+                return Sample(arrays, seed, position)
+            await self._gate.wait(deadline, lambda error=refusal: error)
+
+    async def set_priorities(
+        self, indices: np.ndarray, priorities: np.ndarray, generations: np.ndarray
+    ) -> Updated:
+        """Set priorities `[N]` of sampled items; those overwritten since are counted as stale."""
+        self._gate.check_open()
+        checked = check_priorities(self.config, indices, priorities, generations)
+        if len(checked[0]) == 0:
+            return Updated(0, 0)
+        answer = await self._journal.put(Frame(Kind.PRIORITIES, body=priorities_body(*checked)))
+        self._gate.wake()
+        return Updated(answer["updated"], answer["stale"])
+
+    # Housekeeping
+
+    async def _tick(self) -> None:
+        """Once a second: note rates and how much was sampled, and let old log segments go."""
+        while True:
+            self._note_rates()
+            await asyncio.sleep(1)
+            await self._log_sampled()
+            persister = self._journal.persister
+            if persister is not None and persister.error is not None and persister.pending:
+                persister.flush().add_done_callback(lambda done: done.exception())
+            if len(self._journal.log.segments) > 1:
+                await self._checkpoint()
+
+    def _note_rates(self) -> None:
+        counters, ring = self._ring.counters, self._ring
+        added = counters.position * ring.layout.rows
+        self.timeseries.note(
+            time.time(), size=ring.size, added=added, sampled=counters.sampled, updated=counters.updated
+        )
+
+    async def _log_sampled(self) -> None:
+        sampled = self._ring.counters.sampled
+        if sampled == self._logged_sampled:
+            return
+        self._gate.wake()
+        try:
+            await self._journal.put(Frame(Kind.SAMPLED, {"sampled": sampled}))
+            self._logged_sampled = sampled
+        except FbxError:
+            pass  # the disk refused; tried again in a second
+
+    async def _checkpoint(self) -> None:
+        """Save all that is not experience, and drop the log segments that are no longer needed."""
+        counters, bookkeeping = await self._engine.ask(lambda ring: (ring.counters, ring.bookkeeping()))
+        journal = self._journal
+        checkpoint = Checkpoint(journal.log.id, counters, bookkeeping, journal.ledger.to_json())
+        await asyncio.to_thread(checkpoint.save, self.directory)
+        oldest = max(counters.ring_start, counters.position - self.config.layout.time_axis)
+        below = oldest if journal.persister is None else journal.persister.applied.position
+        await asyncio.to_thread(journal.log.drop, below_sequence=counters.sequence + 1, below_position=below)
+
+
+def _open_vault(config: BufferConfig, vaults: Path) -> VaultWriter | None:
+    if config.persist_to is None:
+        return None
+    rows = config.layout.rows
+    try:
+        writer = VaultWriter.open(vaults / config.persist_to)
+    except NotFoundError:
+        return VaultWriter.create(vaults / config.persist_to, config.spec, rows=rows)
+    if _plain(writer.spec) != _plain(config.spec) or writer.rows != rows:
+        writer.close()
+        raise ConflictError(
+            f"`persist_to` must name a vault of equal spec and {rows} rows, got `{config.persist_to}` with "
+            f"{writer.rows} rows and {spec_to_json(writer.spec)!r:.200}.",
+            code="vault_differs",
+            loc=("persist_to",),
+        )
+    return writer
+
+
+def _plain(spec: Spec) -> Spec:
+    """Return shapes and dtypes only; roles and units are words about them."""
+    return {name: replace(leaf, role=None, unit=None, names=None) for name, leaf in spec.items()}
+
+
+def _draw(
+    ring: Ring, number: int, seed: int, beta: float | None, peek: bool
+) -> tuple[dict[str, np.ndarray], int]:
+    arrays = ring.sample(number, seed, beta)
+    if not peek:
+        ring.counters = replace(ring.counters, sampled=ring.counters.sampled + number)
+    return arrays, ring.position
+
+
+def _deadline(timeout_ms: int) -> float:
+    return asyncio.get_running_loop().time() + check_timeout(timeout_ms)

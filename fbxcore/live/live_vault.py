@@ -1,0 +1,141 @@
+"""A vault that is appended to over time, through a log of its own.
+
+Single steps cost a log frame, not a rewritten chunk; whole chunks move into the vault behind them. What
+is acknowledged is durable, each request counts once, and a restart goes on where it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from fbxcore.errors import FbxError, InvalidArgumentError, UnavailableError
+from fbxcore.live.frames import Frame, Kind
+from fbxcore.live.journal import Journal
+from fbxcore.live.persister import Applied, Persister
+from fbxcore.spec import check_leaves
+from fbxcore.types import Leaves
+from fbxcore.vault.store import VaultWriter
+
+
+@dataclass(frozen=True)
+class Appended:
+    """The answer to an append."""
+
+    added: int  # timesteps over all rows
+    length: int  # of the time axis, with what is still in the log
+    duplicate: bool
+
+
+class LiveVault:
+    """A vault and the log before it; all methods belong to the event loop that opened it."""
+
+    def __init__(self, journal: Journal):
+        self._journal = journal
+        self._closed = False
+
+    @classmethod
+    async def open(cls, path: Path, log_directory: Path, *, durability: str = "fsync") -> LiveVault:
+        """Open the vault in a directory for appending; its log lies elsewhere.
+
+        Raises:
+            ConflictError: if another writer has it, or a foreign program wrote to it.
+        """
+        vault = await asyncio.to_thread(cls._open, path, log_directory, durability)
+        frames = await asyncio.to_thread(vault._journal.log.replay)
+        for frame in frames:
+            vault._journal.ledger.restore(frame.meta, vault._answer(frame))
+        vault._journal.replayed(frames)
+        vault._journal.start(next_sequence=1, position=0)
+        return vault
+
+    @classmethod
+    def _open(cls, path: Path, log_directory: Path, durability: str) -> LiveVault:
+        writer = VaultWriter.open(path)
+        try:
+            vault = cls.__new__(cls)
+            journal = Journal(
+                log_directory, writer.spec, writer=writer, durability=durability, on_frame=vault._on_frame
+            )
+        except BaseException:
+            writer.close()
+            raise
+        vault.__init__(journal)
+        return vault
+
+    @property
+    def _persister(self) -> Persister:
+        return self._journal.persister
+
+    @property
+    def writer(self) -> VaultWriter:
+        """The vault itself; flush before reading from it."""
+        return self._persister.writer
+
+    @property
+    def length(self) -> int:
+        """Timesteps acknowledged, those still in the log included."""
+        return self._persister.length
+
+    @property
+    def pending(self) -> int:
+        """Timesteps that are still only in the log."""
+        return self._persister.pending
+
+    async def add(
+        self,
+        leaves: Leaves,
+        *,
+        idempotency_key: str | None = None,
+        writer: str | None = None,
+        sequence: int | None = None,
+        cast: str | None = None,
+    ) -> Appended:
+        """Append leaves `[B, K, ...]` exactly once.
+
+        Raises:
+            StructureError: if they are not what the vault's spec says.
+        """
+        if self._closed:
+            raise UnavailableError("The vault must be open, got a closed one.", code="closing")
+        checked = check_leaves(self._journal.spec, leaves, leading=2, cast=cast)
+        name, first = next(iter(checked.items()))
+        if first.shape[0] != self.writer.rows or first.shape[1] == 0:
+            raise InvalidArgumentError(
+                f"Leaf `{name}` must have {self.writer.rows} rows on axis 0 and at least one timestep on "
+                f"axis 1, got {list(first.shape[:2])}.",
+                code="structure_mismatch",
+                loc=(name,),
+            )
+        answer = await self._journal.add(
+            checked, first.shape[1], key=idempotency_key, writer=writer, sequence=sequence
+        )
+        return Appended(answer.get("added", 0), answer.get("length", self.length), answer["duplicate"])
+
+    async def flush(self) -> Applied:
+        """Commit everything acknowledged to the vault, and let the log's old segments go."""
+        applied = await self._journal.flush()
+        await asyncio.to_thread(
+            self._journal.log.drop, below_sequence=applied.sequence + 1, below_position=applied.position
+        )
+        return applied
+
+    async def close(self) -> None:
+        """Commit what was taken and let go of the files."""
+        if self._closed:
+            return
+        self._closed = True
+        with contextlib.suppress(FbxError):  # what could not be committed stays in the log
+            await self.flush()
+        await asyncio.to_thread(self._journal.close)
+
+    def _on_frame(self, frame: Frame) -> None:
+        if frame.done is not None:
+            frame.done(self._answer(frame))
+
+    def _answer(self, frame: Frame) -> dict[str, int]:
+        if frame.kind is not Kind.ADD:
+            return {}
+        return {"added": frame.steps * self.writer.rows, "length": self._persister.applied.base + frame.end}

@@ -1,0 +1,239 @@
+"""The ring a live buffer samples from: a core's state, its counters, and how items are drawn and read.
+
+Everything here runs on one thread, the engine's. Indices are drawn in JAX, so that the same seed on the
+same state draws the same items everywhere. On a CPU the rows are then read on the host, straight from
+the state's memory: no view of it outlives the call, since a later add would copy the whole ring.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from fbxcore.buffers.core import Core, CoreState, make_core, unpack
+from fbxcore.buffers.layout import Layout, bucket_of
+from fbxcore.errors import NotEnoughDataError
+from fbxcore.live.checkpoint import Counters
+from fbxcore.spec import dtype_of
+from fbxcore.types import Leaves, Spec
+
+MAX_BUCKET = 1024
+_EPOCH_BITS = 40
+
+
+class Ring:
+    """A buffer's state and counters; not thread-safe, see `Engine`."""
+
+    def __init__(self, layout: Layout, spec: Spec):
+        self.layout = layout
+        self.spec = spec
+        self.core: Core = make_core(layout)
+        self.counters = Counters()
+        self.state: CoreState = self._empty()
+        self._max_bucket = min(MAX_BUCKET, layout.time_axis)
+        self._on_host = jax.default_backend() == "cpu"
+
+    # Counts, per row unless said otherwise
+
+    @property
+    def position(self) -> int:
+        """Timesteps added since the last reset."""
+        return self.counters.position - self.counters.ring_start
+
+    @property
+    def held(self) -> int:
+        """Timesteps the ring holds."""
+        return min(self.position, self.layout.time_axis)
+
+    @property
+    def size(self) -> int:
+        """Timesteps held, over all rows."""
+        return self.held * self.layout.rows
+
+    @property
+    def needed(self) -> int:
+        """Timesteps missing before an item may be sampled."""
+        return max(0, self.layout.min_time_axis - self.held)
+
+    # Changes
+
+    def add(self, blocks: list[Leaves]) -> None:
+        """Append blocks of leaves `[B, K, ...]`, one after the other."""
+        joined = blocks[0] if len(blocks) == 1 else _join(blocks)
+        steps = next(iter(joined.values())).shape[1]
+        for start in range(0, steps, self._max_bucket):
+            self._add_bucket({name: x[:, start : start + self._max_bucket] for name, x in joined.items()})
+        self.counters = replace(self.counters, position=self.counters.position + steps)
+
+    def _add_bucket(self, leaves: Leaves) -> None:
+        steps = next(iter(leaves.values())).shape[1]
+        bucket = min(bucket_of(steps), self._max_bucket)
+        padded = {name: _pad(x, bucket) for name, x in leaves.items()}
+        self.state = self.core.add_rows(self.state, padded, np.full(self.layout.rows, steps, np.int32))
+
+    def reset(self) -> None:
+        """Forget every item; positions go on, and earlier generations are stale."""
+        self.counters = replace(
+            self.counters, ring_start=self.counters.position, epoch=self.counters.epoch + 1
+        )
+        self.state = self._empty()
+
+    def set_priorities(
+        self, indices: np.ndarray, priorities: np.ndarray, generations: np.ndarray
+    ) -> dict[str, int]:
+        """Set priorities `[N]` of items that are still what was sampled; count the others as stale."""
+        live = self.generations(indices) == generations
+        bucket = bucket_of(len(indices))
+        self.state = self.core.set_priorities(
+            self.state,
+            _pad_vector(indices.astype(np.int32), bucket),
+            _pad_vector(priorities.astype(np.float32), bucket),
+            _pad_vector(live, bucket),
+        )
+        updated = int(live.sum())
+        counts = {"updated": updated, "stale": len(indices) - updated}
+        self.counters = replace(
+            self.counters,
+            updated=self.counters.updated + counts["updated"],
+            stale=self.counters.stale + counts["stale"],
+        )
+        return counts
+
+    # Reading
+
+    def sample(self, num_items: int, seed: int, beta: float | None = None) -> dict[str, np.ndarray]:
+        """Return arrays named as on the wire: `experience/…` and, for prioritised kinds, how they were drawn.
+
+        Raises:
+            NotEnoughDataError: if there is no item to draw.
+        """
+        if self.needed:
+            raise NotEnoughDataError(
+                f"The buffer must hold {self.layout.min_time_axis} timesteps a row to be sampled, "
+                f"got {self.held}. Add {self.needed} more to each row.",
+                needed=self.needed,
+            )
+        key = np.array([seed >> 32, seed & 0xFFFFFFFF], np.uint32)
+        drawn, shares = self.core.sample_indices(self.state, key, np.int32(num_items), bucket_of(num_items))
+        indices = np.asarray(drawn)[:num_items]
+        arrays = self._gather(indices)
+        if self.layout.priority_exponent is None:
+            return arrays
+        probabilities = np.asarray(shares)[:num_items]
+        if not (probabilities > 0).all():
+            raise NotEnoughDataError(
+                "The buffer must hold an item of priority above 0 to be sampled, got none. Set priorities.",
+                needed=0,
+            )
+        arrays |= {
+            "indices": indices,
+            "generations": self.generations(indices),
+            "probabilities": probabilities,
+        }
+        if beta is not None:
+            arrays["weights"] = _importance_weights(probabilities, beta)
+        return arrays
+
+    def generations(self, indices: np.ndarray) -> np.ndarray:
+        """Return what tells an item from those that had or will have its index, int64 `[N]`.
+
+        It joins the reset epoch with the item's absolute start step.
+        """
+        _, slots = self._starts(indices)
+        newest = self.position - 1
+        starts = newest - (newest - slots) % self.layout.time_axis
+        return (np.int64(self.counters.epoch) << _EPOCH_BITS) | starts.astype(np.int64)
+
+    def weights(self) -> np.ndarray:
+        """Return the tree's leaf of every item `[I]`, priority ** exponent; a copy."""
+        return np.array(self.core.weights(self.state))
+
+    # Whole state
+
+    def bookkeeping(self) -> dict[str, np.ndarray]:
+        """Return all of the state that is not experience, as copies."""
+        return {name: np.array(x) for name, x in self.core.export_state(self.state).items()}
+
+    def restore(self, experience: Leaves, bookkeeping: Leaves, counters: Counters) -> None:
+        """Take over a whole state; experience is `[B, T, ...]` by slot."""
+        self.counters = counters
+        self.state = self.core.import_state(experience, bookkeeping)
+
+    def warm_up(self) -> None:
+        """Compile what requests will need: each length of an add, the default sample."""
+        scratch = self._empty()
+        sizes = {min(1 << power, self._max_bucket) for power in range(self._max_bucket.bit_length() + 1)}
+        for size in sorted(sizes):
+            zeros = {n: _zeros(self.layout, size, leaf) for n, leaf in self.spec.items()}
+            scratch = self.core.add_rows(scratch, zeros, np.zeros(self.layout.rows, np.int32))
+        bucket = bucket_of(self.layout.sample_batch_size)
+        self.core.sample_indices(scratch, np.zeros(2, np.uint32), np.int32(1), bucket)
+
+    def _empty(self) -> CoreState:
+        return self.core.init(self.spec)
+
+    def _starts(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        rows, items = np.divmod(indices.astype(np.int64), self.layout.items_per_row)
+        return rows, items * self.layout.stride
+
+    def _gather(self, indices: np.ndarray) -> dict[str, np.ndarray]:
+        if not self._on_host:
+            gathered = self.core.gather(self.state, indices)
+            return self._named(unpack(gathered, self.spec))
+        rows, slots = self._starts(indices)
+        steps = (slots[:, None] + np.arange(self.layout.sequence_length)) % self.layout.time_axis
+        steps += rows[:, None] * self.layout.time_axis
+        if self.layout.flat:
+            first, second = self._take(steps[:, 0]), self._take(steps[:, 1])
+            return {f"experience/first/{n}": x for n, x in first.items()} | {
+                f"experience/second/{n}": x for n, x in second.items()
+            }
+        taken = self._take(steps[:, 0] if self.layout.items else steps)
+        return {f"experience/{name}": x for name, x in taken.items()}
+
+    def _take(self, steps: np.ndarray) -> dict[str, np.ndarray]:
+        taken = {}
+        for name, leaf in self.state.experience.items():
+            view = np.asarray(leaf).reshape(-1, *leaf.shape[2:])
+            taken[name] = view.take(steps, axis=0)
+        return unpack(taken, self.spec)
+
+    def _named(self, gathered: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        if self.layout.flat:
+            parts = {"first": 0, "second": 1}
+            return {f"experience/{p}/{n}": x[:, i] for p, i in parts.items() for n, x in gathered.items()}
+        cut = (lambda x: x[:, 0]) if self.layout.items else (lambda x: x)
+        return {f"experience/{name}": cut(x) for name, x in gathered.items()}
+
+
+def _importance_weights(probabilities: np.ndarray, beta: float) -> np.ndarray:
+    """Return (P / min P) ** -beta `[N]`, so that the greatest weight is 1.
+
+    Source: Schaul et al., "Prioritized Experience Replay", 2016, section 3.4.
+    """
+    return ((probabilities / probabilities.min()) ** -beta).astype(np.float32)
+
+
+def _join(blocks: list[Leaves]) -> Leaves:
+    return {name: np.concatenate([block[name] for block in blocks], axis=1) for name in blocks[0]}
+
+
+def _pad(x: np.ndarray, steps: int) -> np.ndarray:
+    if x.shape[1] == steps:
+        return x
+    padded = np.zeros((x.shape[0], steps, *x.shape[2:]), x.dtype)
+    padded[:, : x.shape[1]] = x
+    return padded
+
+
+def _pad_vector(x: np.ndarray, length: int) -> np.ndarray:
+    padded = np.zeros(length, x.dtype)
+    padded[: len(x)] = x
+    return padded
+
+
+def _zeros(layout: Layout, steps: int, leaf: Any) -> np.ndarray:
+    return np.zeros((layout.rows, steps, *leaf.shape), dtype_of(leaf.dtype))

@@ -1,0 +1,47 @@
+"""Any state as one file: arrays in safetensors, everything else as JSON in its metadata.
+
+The library, the log's checkpoint and the service's snapshots share this one form. The bytes are
+deterministic, stamped with a format number, and never hold pickled objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from fbxcore.errors import DamagedError
+
+FORMAT = 1
+
+
+def dump_snapshot(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> bytes:
+    """Return the bytes of a state.
+
+    Args:
+        arrays: names to arrays of any shape; empty is fine.
+        meta: plain values that JSON can hold.
+    """
+    plain = {name: np.ascontiguousarray(array) for name, array in sorted(arrays.items())}
+    return save(plain, {"format": str(FORMAT), "meta": msgspec.json.encode(meta).decode()})
+
+
+def load_snapshot(path: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Return the arrays and plain values of a file that `dump_snapshot` made.
+
+    Raises:
+        DamagedError: if the file is cut short, changed, or of another format.
+    """
+    try:
+        with safe_open(path, framework="numpy") as file:
+            stamp = file.metadata() or {}
+            if stamp.get("format") != str(FORMAT):
+                raise DamagedError(f"A snapshot must have format {FORMAT}, got {stamp.get('format')!r}.")
+            arrays = {name: file.get_tensor(name) for name in list(file.keys())}
+            return arrays, msgspec.json.decode(stamp["meta"])
+    except (SafetensorError, msgspec.DecodeError, KeyError) as error:
+        raise DamagedError(f"A snapshot must be whole, got {error}.") from error
