@@ -87,6 +87,7 @@ class LiveBuffer:
     def __init__(self, directory: Path, config: BufferConfig):
         self.directory = directory
         self.config = config
+        self.layout = config.layout
         self.timeseries = Timeseries(METRICS)
         self._ring: Ring
         self._engine: Engine
@@ -128,7 +129,7 @@ class LiveBuffer:
         return buffer
 
     def _open(self, is_new: bool, vaults: Path, progress: Callable[[int, int], None]) -> None:
-        self._ring = Ring(self.config.layout, self.config.spec)  # first: it is what may not fit
+        self._ring = Ring(self.layout, self.config.spec)  # first: it is what may not fit
         self._engine = Engine(self._ring, self.config.name)
         writer = _open_vault(self.config, vaults)
         try:
@@ -173,7 +174,13 @@ class LiveBuffer:
     def unpersisted(self) -> int:
         """Timesteps over all rows that are in no vault."""
         persister = self._journal.persister
-        return self._ring.size if persister is None else persister.pending * self.config.layout.rows
+        return self._ring.size if persister is None else persister.pending * self.layout.rows
+
+    @property
+    def vault_writer(self) -> VaultWriter | None:
+        """The vault it persists to; flush before reading from it."""
+        persister = self._journal.persister
+        return None if persister is None else persister.writer
 
     def describe(self) -> dict[str, Any]:
         """Return the members of the service's answer about a buffer; no I/O."""
@@ -197,7 +204,7 @@ class LiveBuffer:
 
     async def histogram(self, field: str, bins: int = 40) -> dict[str, Any]:
         """Return bin edges and counts of `priority` or `age` over all items."""
-        layout = self.config.layout
+        layout = self.layout
         if field == "times_sampled":
             raise NotSupportedError(
                 "`field` must be priority or age today, got 'times_sampled'.", loc=("query", "field")
@@ -240,7 +247,7 @@ class LiveBuffer:
             key=idempotency_key,
             writer=writer,
             sequence=sequence,
-            admit=lambda: self._gate.admit_add(steps * self.config.layout.rows, deadline),
+            admit=lambda: self._gate.admit_add(steps * self.layout.rows, deadline),
         )
         self._gate.wake()
         if "size" not in answer:
@@ -344,7 +351,7 @@ class LiveBuffer:
         journal = self._journal
         checkpoint = Checkpoint(journal.log.id, counters, bookkeeping, journal.ledger.to_json())
         await asyncio.to_thread(checkpoint.save, self.directory)
-        oldest = max(counters.ring_start, counters.position - self.config.layout.time_axis)
+        oldest = max(counters.ring_start, counters.position - self.layout.time_axis)
         below = oldest if journal.persister is None else journal.persister.applied.position
         await asyncio.to_thread(journal.log.drop, below_sequence=counters.sequence + 1, below_position=below)
 

@@ -1,0 +1,11 @@
+"""`make bench`: every benchmark in its quick form, as one table."""
+
+from benchmarks.engine import engine_ratios
+from benchmarks.http import http_ratios
+from benchmarks.report import print_table
+from benchmarks.vault import vault_ratios
+
+if __name__ == "__main__":
+    print_table("Engine, in process", engine_ratios())
+    print_table("Vault", vault_ratios())
+    print_table("HTTP", http_ratios())
