@@ -1,0 +1,213 @@
+"""The open arrays and keys of one vault: the only module that knows tensorstore.
+
+Three traps rule it. Writes to several arrays are one atomic commit only if all were opened with one
+and the same context. A write whose future is dropped is cancelled without a word. And a transaction
+sees a foreign commit only if it reads, in itself, what the other one changed (`repeatable_read`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorstore as ts
+
+from fbxcore.errors import DamagedError, InvalidArgumentError
+from fbxcore.types import Leaves
+from fbxcore.vault.chunks import array_metadata
+from fbxcore.vault.faults import fault, foreign_writer, told
+from fbxcore.vault.files import METADATA, label_of, write_atomic
+from fbxcore.vault.spec import Structure, metadata_json
+
+COMMIT_KEY = "_flashdeck/commit"
+"""The generation our last commit made; another number than the newest means a foreign commit since."""
+
+_WRITER = {
+    "file_io_locking": {"mode": "os"},  # `none` loses commits beside another program
+    "file_io_sync": True,
+    "cache_pool": {"total_bytes_limit": 64 << 20},
+}
+
+
+class Database:
+    """The open handles of a vault: its leaves, its index and the keys beside them."""
+
+    def __init__(
+        self,
+        path: Path,
+        structure: Structure,
+        *,
+        manifest: bytes | None = None,
+        generation: int | None = None,
+    ):
+        """Open for writing; or, with a `manifest`, that one's newest or given generation to read."""
+        context = ts.Context(_WRITER if manifest is None else {})
+        self.label = label_of(path)
+        files = {"driver": "file", "path": f"{path}/"}
+        base = files if manifest is None else _with_manifest(files, manifest, context)
+        self._spec = {"driver": "ocdbt", "base": base}
+        if generation is not None:
+            self._spec["version"] = generation
+        with told(self.label):
+            self.kv = ts.KvStore.open(self._spec, context=context).result()
+            self._mode = {"read": True, "write": manifest is None}
+            opening = {leaf.name: self._open(leaf.path, context) for leaf in structure.leaves}
+            self.index = self._open("vault_index", context).result()
+            self.arrays = {name: future.result() for name, future in opening.items()}
+        self._check(structure)
+
+    def _open(self, path: str, context: ts.Context) -> ts.Future:
+        spec = {"driver": "zarr", "kvstore": {**self._spec, "path": path}}
+        return ts.open(spec, context=context, open=True, **self._mode)
+
+    def _check(self, structure: Structure) -> None:
+        """Refuse arrays that are not what `metadata.json` says."""
+        if self.index.shape != (1,):
+            raise _array_damaged(self.label, "vault_index", "shape (1,)", self.index.shape)
+        for leaf in structure.leaves:
+            array = self.arrays[leaf.name]
+            if array.dtype.name != leaf.spec.dtype:
+                raise _array_damaged(self.label, leaf.name, f"dtype {leaf.spec.dtype}", array.dtype.name)
+            shape = array.shape
+            if len(shape) < 2 or shape[0] != structure.rows or shape[2:] != leaf.spec.shape:
+                rule = f"{structure.rows} rows of shape {leaf.spec.shape}"
+                raise _array_damaged(self.label, leaf.name, rule, shape)
+
+    def length(self) -> int:
+        """Return how many timesteps count."""
+        with told(self.label):
+            index = int(self.index.read().result()[0])
+        longest = min(array.shape[1] for array in self.arrays.values())
+        if not 0 <= index <= longest:
+            raise _array_damaged(self.label, "vault_index", f"a value in 0..{longest}", index)
+        return index
+
+    def get(self, key: str) -> bytes | None:
+        with told(self.label):
+            found = self.kv.read(key).result()
+        return found.value if found.state == "value" else None
+
+    def keys(self, prefix: str) -> list[str]:
+        after = prefix[:-1] + chr(ord(prefix[-1]) + 1)
+        with told(self.label):
+            return sorted(key.decode() for key in self.kv.list(ts.KvStore.KeyRange(prefix, after)).result())
+
+    def stamps(self, keys: Sequence[str]) -> list[bytes]:
+        with told(self.label):
+            reads = [self.kv.read(key, byte_range=slice(0, 0)) for key in keys]
+            return [bytes(read.result().stamp.generation) for read in reads]
+
+    def chunks(self, name: str) -> tuple[int, ...]:
+        return self.arrays[name].chunk_layout.read_chunk.shape
+
+    def read(self, names: Sequence[str], rows: range, steps: range) -> dict[str, np.ndarray]:
+        if not rows or not steps:
+            return {n: self._empty(n, len(rows), len(steps)) for n in names}
+        (across, flip_rows), (along, flip_steps) = _ascending(rows), _ascending(steps)
+        reads = {name: self.arrays[name][across, along].read(order="C") for name in names}
+        turn = (slice(None, None, -1 if flip_rows else 1), slice(None, None, -1 if flip_steps else 1))
+        return {name: np.ascontiguousarray(read.result()[turn]) for name, read in reads.items()}
+
+    def _empty(self, name: str, rows: int, steps: int) -> np.ndarray:
+        array = self.arrays[name]
+        return np.zeros((rows, steps, *array.shape[2:]), array.dtype.numpy_dtype)
+
+    def commit(
+        self, leaves: Leaves, start: int, expected: int, length: int, keys: Mapping[str, bytes | None]
+    ) -> None:
+        """Write leaves, index and keys in one transaction, if the index still is `expected`."""
+        transaction = ts.Transaction(atomic=True, repeatable_read=True)
+        try:
+            with told(self.label):
+                index = self.index.with_transaction(transaction)
+                if int(index.read().result()[0]) != expected:
+                    raise foreign_writer(self.label)
+                futures: list[Any] = []  # a dropped future cancels its write
+                for name, leaf in leaves.items():
+                    array = self.arrays[name].with_transaction(transaction)
+                    futures.append(array[:, start : start + leaf.shape[1]].write(leaf))
+                futures.append(index.write(np.asarray([length], index.dtype.numpy_dtype)))
+                for future in futures:
+                    future.copy.result()  # a failed write would not stop the commit of the others
+                kv = self.kv.with_transaction(transaction)
+                futures.extend(kv.write(key, value) for key, value in keys.items())
+                transaction.commit_sync()
+                for future in futures:
+                    future.result()
+        except BaseException:
+            transaction.abort()
+            raise
+
+
+def _with_manifest(files: dict, manifest: bytes, context: ts.Context) -> dict:
+    """Return a store of those files whose manifest is the given one, held in memory."""
+    memory = {"driver": "memory", "path": "manifest.ocdbt"}
+    ts.KvStore.open({"driver": "memory"}, context=context).result().write("manifest.ocdbt", manifest).result()
+    return {"driver": "kvstack", "layers": [{"base": files}, {"exact": "manifest.ocdbt", "base": memory}]}
+
+
+def latest(manifest: bytes, label: str) -> dict[str, Any]:
+    """Return what a manifest says of the newest generation."""
+    with told(label):
+        memory = ts.KvStore.open({"driver": "memory"}, context=ts.Context()).result()
+        memory.write("manifest.ocdbt", manifest).result()
+        versions = ts.ocdbt.dump(memory).result()["versions"]
+    if not versions or versions[-1]["root"]["statistics"]["num_keys"] == 0:
+        raise DamagedError(
+            f"Vault '{label}' must have arrays, got a manifest without any. It was never finished.",
+            file="manifest.ocdbt",
+        )
+    return versions[-1]
+
+
+def create_files(path: Path, structure: Structure, compressor: Mapping[str, Any] | None, label: str) -> None:
+    """Create the directory of an empty vault: all arrays in one transaction, then `metadata.json`."""
+    path.mkdir()
+    context = ts.Context(_WRITER)
+    base = {"driver": "ocdbt", "base": {"driver": "file", "path": f"{path}/"}}
+    transaction = ts.Transaction(atomic=True)
+
+    def create(at: str, **options: Any) -> ts.Future:
+        spec = {"driver": "zarr", "kvstore": {**base, "path": at}}
+        metadata = {"metadata": options.pop("metadata")} if "metadata" in options else {}
+        return ts.open({**spec, **metadata}, create=True, transaction=transaction, context=context, **options)
+
+    try:
+        opening = [
+            create(
+                leaf.path,
+                metadata=array_metadata(leaf.spec, structure.rows, compressor),
+                dtype=leaf.spec.dtype,
+            )
+            for leaf in structure.leaves
+        ]
+        arrays = [future.result() for future in opening]
+    except (ValueError, TypeError) as error:
+        transaction.abort()
+        if compressor is not None:
+            raise InvalidArgumentError(
+                f"`compression` must be a zarr compressor, got {dict(compressor)!r:.120}.",
+                loc=("compression",),
+            ) from error
+        raise fault(label, str(error)) from error
+    with told(label):
+        index = create("vault_index", dtype="int32", shape=(1,)).result()
+        kv = ts.KvStore.open(base, context=context).result().with_transaction(transaction)
+        written = [index.write(np.zeros(1, np.int32)), kv.write(COMMIT_KEY, b"2")]  # 1 is the empty database
+        transaction.commit_sync()
+        del written, arrays
+    write_atomic(path / METADATA, metadata_json(structure))
+
+
+def _ascending(steps: range) -> tuple[slice, bool]:
+    """Return the same steps as an ascending slice, and whether they then run backwards."""
+    ordered = steps if steps.step > 0 else steps[::-1]
+    return slice(ordered[0], ordered[-1] + 1, ordered.step), steps.step < 0
+
+
+def _array_damaged(label: str, name: str, rule: str, got: object) -> DamagedError:
+    return DamagedError(
+        f"Array `{name}` of vault '{label}' must have {rule}, got {got!r}.", file="manifest.ocdbt", leaf=name
+    )

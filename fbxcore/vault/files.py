@@ -1,0 +1,189 @@
+"""Files of a vault directory below the array store: locks, atomic files, the manifest's bytes.
+
+A manifest starts with four magic bytes and its own length (unsigned, 64 bits, little-endian). The
+array store writes a new one into `manifest.ocdbt.__lock` and renames it, but opens that file without
+truncating it: what a killed writer left there, if longer, ends up behind the next manifest, and then
+nothing opens. Hence `clear_stale_lock` before each commit and `repair_manifest` when opening.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+from fbxcore.errors import ConflictError, DamagedError, NotFoundError, StorageError
+
+MANIFEST = "manifest.ocdbt"
+METADATA = "metadata.json"
+MAGIC = bytes.fromhex("0cdb3a2a")
+HALF_MADE = ".flashdeck-new-"
+_HEADER = 12
+
+
+def label_of(path: Path) -> str:
+    """Return how error texts call the vault: its last two directory names, never a whole path."""
+    return f"{path.parent.name}/{path.name}"
+
+
+def lock_directory(path: Path) -> int:
+    """Take the writer's lock of a vault: flock on the directory's own descriptor, which is returned."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise NotFoundError(f"No vault named '{label_of(path)}'.") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise ConflictError(
+            f"Vault '{label_of(path)}' must have one writer, got a second. Close the first one.",
+            code="vault_in_use",
+        ) from error
+    return descriptor
+
+
+def clear_stale_lock(path: Path) -> None:
+    """Empty what a killed writer left in the manifest's lock file.
+
+    The lock is taken without waiting: who holds it is alive and leaves nothing stale. It may be renamed
+    to the manifest between open and lock, so the name must still lead to the file that is locked.
+    """
+    name = path / f"{MANIFEST}.__lock"
+    try:
+        descriptor = os.open(name, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        command = getattr(fcntl, "F_OFD_SETLK", fcntl.F_SETLK)
+        with contextlib.suppress(BlockingIOError, PermissionError, FileNotFoundError):
+            # struct flock: type, whence, start, length, pid
+            fcntl.fcntl(descriptor, command, struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+            here, there = os.fstat(descriptor), os.stat(name)
+            if here.st_size and (here.st_ino, here.st_dev) == (there.st_ino, there.st_dev):
+                os.ftruncate(descriptor, 0)
+    finally:
+        os.close(descriptor)
+
+
+def read_manifest(path: Path) -> bytes:
+    """Return the manifest without what stands behind its own length.
+
+    Raises:
+        DamagedError: if it is missing, cut short, or no manifest.
+    """
+    try:
+        content = (path / MANIFEST).read_bytes()
+    except (FileNotFoundError, IsADirectoryError) as error:
+        raise _damaged(path, "must exist", "no such file") from error
+    if len(content) < _HEADER or content[:4] != MAGIC:
+        raise _damaged(path, "must start with a manifest's magic bytes", content[:4])
+    (length,) = struct.unpack_from("<Q", content, 4)
+    if length > len(content):
+        raise _damaged(path, f"must have the {length} bytes its header says", f"{len(content)} bytes")
+    return content[:length]
+
+
+def repair_manifest(path: Path) -> bool:
+    """Cut what stands behind the manifest's own length; says whether there was something."""
+    length = len(read_manifest(path))
+    if (path / MANIFEST).stat().st_size == length:
+        return False
+    with open(path / MANIFEST, "r+b") as file:
+        file.truncate(length)
+        os.fsync(file.fileno())
+    return True
+
+
+def write_atomic(path: Path, content: bytes) -> None:
+    """Replace a file by one with that content, or leave it as it is."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make what was created or renamed in a directory survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_parents(path: Path) -> list[Path]:
+    """Create the missing ones of a directory and its parents; returns them, outermost first."""
+    missing = []
+    here = path
+    while not here.exists():
+        missing.append(here)
+        here = here.parent
+    missing.reverse()
+    made = []
+    try:
+        for directory in missing:
+            directory.mkdir(exist_ok=True)
+            made.append(directory)
+    except OSError as error:
+        remove_empty(made)
+        raise StorageError(f"Directory '{path.name}' must be creatable, got {error.strerror!r}.") from error
+    return made
+
+
+def remove_empty(directories: list[Path]) -> None:
+    """Remove directories, innermost last in the list, as far as they are empty."""
+    for directory in reversed(directories):
+        with contextlib.suppress(OSError):
+            directory.rmdir()
+
+
+def find_vaults(root: Path) -> Iterator[tuple[str, str, Path]]:
+    """Yield `(vault_name, vault_uid, path)` of each vault below a directory, sorted by name.
+
+    A directory is a vault if it has a `metadata.json` or a manifest, so half-made and damaged ones are
+    found too. Names may be nested (`smac/3m/Good`). Links are not followed. A vault that lies directly
+    in `root` is called by the root's own name.
+    """
+    yield from _find(Path(root), Path(root), ())
+
+
+def _find(root: Path, here: Path, groups: tuple[str, ...]) -> Iterator[tuple[str, str, Path]]:
+    try:
+        with os.scandir(here) as entries:
+            names = sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
+    except OSError:  # vanished or unreadable meanwhile: the next scan sees it
+        return
+    for name in names:
+        path = here / name
+        if name.startswith(HALF_MADE):
+            continue
+        has_manifest = (path / MANIFEST).is_file()
+        if has_manifest or (path / METADATA).is_file():
+            yield "/".join(groups) or root.name, name, path
+        if not has_manifest:
+            yield from _find(root, path, (*groups, name))
+
+
+def disk_bytes(path: Path) -> int:
+    """Return the bytes of all files of a vault directory."""
+    total = 0
+    for directory, _, files in os.walk(path):
+        for name in files:
+            with contextlib.suppress(OSError):
+                total += os.stat(os.path.join(directory, name), follow_symlinks=False).st_size
+    return total
+
+
+def _damaged(path: Path, rule: str, got: object) -> DamagedError:
+    return DamagedError(f"File `{MANIFEST}` of vault '{label_of(path)}' {rule}, got {got!r}.", file=MANIFEST)

@@ -1,0 +1,450 @@
+"""Vaults on disk: one writer, any number of readers, atomic commits, every generation kept.
+
+A vault is one OCDBT database in which each leaf is a zarr array `[B, 10^13, ...]` and `vault_index`
+says how many timesteps count; what lies behind it is never shown. A commit is one atomic transaction
+over all leaves, the index and keys of our own: it makes exactly one new generation, and any older
+generation still reads as it was.
+
+Another program (Flashbax) may append to the same directory. A commit that finds a generation it did
+not make is refused, so nothing foreign is overwritten; opening again continues behind it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fbxcore.errors import (
+    ConflictError,
+    DamagedError,
+    InvalidArgumentError,
+    NotFoundError,
+    ReclaimedError,
+)
+from fbxcore.spec import check_leaves
+from fbxcore.types import Leaves, Spec
+from fbxcore.vault.database import COMMIT_KEY, Database, create_files, latest
+from fbxcore.vault.faults import disk_told, foreign_writer, told
+from fbxcore.vault.files import (
+    HALF_MADE,
+    METADATA,
+    clear_stale_lock,
+    disk_bytes,
+    find_vaults,
+    label_of,
+    lock_directory,
+    make_parents,
+    read_manifest,
+    remove_empty,
+    repair_manifest,
+    sync_directory,
+    write_atomic,
+)
+from fbxcore.vault.spec import Structure, metadata_json, parse_structure, structure_of, with_metadata
+
+__all__ = ["MAX_LENGTH", "VaultReader", "VaultWriter", "find_vaults"]
+
+MAX_LENGTH = 2**31 - 1
+"""Timesteps of one vault: its index is an int32."""
+
+SWEEP_KEY = "_flashdeck/sweep"
+"""What the last sweep kept: generations up to `generation` are gone, save those in `kept`."""
+
+
+class VaultWriter:
+    """The one writer of a vault; its methods may be called from any thread, one at a time.
+
+    It holds the vault's lock until `close`. With `hold=False` it takes the lock for each commit only,
+    and continues behind what another of our writers appended in between.
+    """
+
+    def __init__(self, path: Path, structure: Structure, descriptor: int, *, hold: bool = True):
+        self.path = path
+        self.structure = structure
+        self.lock = threading.RLock()
+        self._descriptor: int | None = descriptor
+        self._hold = hold
+        self._database = Database(path, structure)
+        self._refresh()
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        spec: Spec | Structure,
+        *,
+        rows: int = 1,
+        metadata: Mapping[str, Any] | None = None,
+        compressor: Mapping[str, Any] | None = None,
+        hold: bool = True,
+    ) -> VaultWriter:
+        """Create an empty vault and open it; on failure nothing is left, nor any parent made for it.
+
+        Args:
+            path: `<root>/<vault_name>/<vault_uid>`.
+            rows: B, the length of axis 0 of every leaf.
+            metadata: JSON values kept at the top level of `metadata.json`.
+            compressor: a zarr compressor for all leaves instead of the choice by leaf.
+
+        Raises:
+            ConflictError: if the directory exists.
+        """
+        path = Path(path).absolute()
+        structure = spec if isinstance(spec, Structure) else structure_of(spec, rows=rows)
+        structure = with_metadata(structure, metadata if metadata is not None else structure.metadata)
+        if os.path.lexists(path):
+            raise ConflictError(
+                f"`vault_uid` must be new, got '{label_of(path)}', which exists.",
+                code="exists",
+                loc=("vault_uid",),
+            )
+        made = make_parents(path.parent)
+        half_made = path.with_name(f"{HALF_MADE}{secrets.token_hex(8)}")
+        try:
+            with disk_told(label_of(path)):
+                create_files(half_made, structure, compressor, label_of(path))
+                os.rename(half_made, path)
+                sync_directory(path.parent)
+        except BaseException:
+            shutil.rmtree(half_made, ignore_errors=True)
+            remove_empty(made)
+            raise
+        return cls.open(path, hold=hold)
+
+    @classmethod
+    def open(cls, path: Path, *, hold: bool = True) -> VaultWriter:
+        """Open a vault for writing, first cutting what a killed writer left behind the manifest.
+
+        Raises:
+            NotFoundError: if there is no such directory.
+            ConflictError: if it has a writer (code `vault_in_use`).
+            DamagedError: if it is damaged or half made; names the file.
+        """
+        path = Path(path).absolute()
+        descriptor = lock_directory(path)
+        try:
+            structure = _read_structure(path)
+            with disk_told(label_of(path)):
+                repair_manifest(path)
+            writer = cls(path, structure, descriptor, hold=hold)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        if not hold:
+            writer._release()
+        return writer
+
+    @property
+    def spec(self) -> Spec:
+        return self.structure.spec
+
+    @property
+    def rows(self) -> int:
+        return self.structure.rows
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        return dict(self.structure.metadata)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the newest generation is one of our commits, and not another program's."""
+        return self._database.get(COMMIT_KEY) == b"%d" % self.generation
+
+    def append(self, leaves: Leaves, *, keys: Mapping[str, bytes | None] | None = None) -> int:
+        """Append timesteps in one atomic commit and return the new length.
+
+        Args:
+            leaves: `[B, K, ...]`, exactly the spec's.
+            keys: values of our own to store (None: delete) in the same commit.
+
+        Raises:
+            ConflictError: `foreign_writer` if another program committed, `vault_full` at 2^31 - 1 steps.
+            DiskFullError: if the disk is full; nothing is added.
+        """
+        with self.lock, self._held():
+            return self._write(self.length, leaves, keys)
+
+    def write_at(self, start: int, leaves: Leaves, *, keys: Mapping[str, bytes | None] | None = None) -> int:
+        """Overwrite from `start`, at most the length, in one atomic commit; returns the new length."""
+        with self.lock, self._held():
+            if not 0 <= start <= self.length:
+                raise InvalidArgumentError(
+                    f"`start` must be in 0..{self.length}, the vault's length, got {start!r}.", loc=("start",)
+                )
+            return self._write(start, leaves, keys)
+
+    def put(self, keys: Mapping[str, bytes | None]) -> int:
+        """Store (None: delete) values under keys of our own, atomically; returns the generation."""
+        with self.lock, self._held():
+            if keys:
+                self._commit({}, 0, self.length, keys)
+            return self.generation
+
+    def get(self, key: str) -> bytes | None:
+        """Return the value of a key, or None."""
+        with self.lock:
+            return self._database.get(key)
+
+    def keys(self, prefix: str) -> list[str]:
+        """Return the keys that start with `prefix`, sorted."""
+        with self.lock:
+            return self._database.keys(prefix)
+
+    def update_metadata(self, metadata: Mapping[str, Any]) -> None:
+        """Replace the user's part of `metadata.json`."""
+        with self.lock, self._held(), disk_told(label_of(self.path)):
+            structure = with_metadata(self.structure, metadata)
+            write_atomic(self.path / METADATA, metadata_json(structure))
+            self.structure = structure
+
+    def refresh(self) -> None:
+        """Take over what another program committed since, as opening again would."""
+        with self.lock, self._held(check=False):
+            repair_manifest(self.path)
+            self._refresh()
+
+    def close(self) -> None:
+        """Give the vault's lock back; every commit is already on disk."""
+        with self.lock:
+            self._release()
+            self._database = None
+
+    def __enter__(self) -> VaultWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _refresh(self) -> None:
+        self._manifest = read_manifest(self.path)
+        self.generation = latest(self._manifest, label_of(self.path))["generation_number"]
+        self.length = self._database.length()
+
+    def _release(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    @contextlib.contextmanager
+    def _held(self, *, check: bool = True) -> Iterator[None]:
+        """Hold the vault's lock, and the newest state where it was not held before."""
+        if self._database is None:
+            raise ConflictError(
+                f"Vault '{label_of(self.path)}' must be open, got a closed writer.", code="closed"
+            )
+        if self._descriptor is not None:
+            yield
+            return
+        if self._hold:
+            raise ConflictError(
+                f"Vault '{label_of(self.path)}' must be open, got a closed writer.", code="closed"
+            )
+        self._descriptor = lock_directory(self.path)
+        try:
+            if check and read_manifest(self.path) != self._manifest:
+                self._refresh()
+                if not self.is_ours:
+                    raise foreign_writer(label_of(self.path))
+            yield
+        finally:
+            self._release()
+
+    def _write(self, start: int, leaves: Leaves, keys: Mapping[str, bytes | None] | None) -> int:
+        leaves = check_leaves(self.spec, leaves, leading=2)
+        rows, steps = next(iter(leaves.values())).shape[:2]
+        if rows != self.rows:
+            raise InvalidArgumentError(
+                f"`leaves` must have {self.rows} rows, the vault's, got {rows}.",
+                loc=("leaves",),
+                code="rows_differ",
+            )
+        if start + steps > MAX_LENGTH:
+            raise ConflictError(
+                f"Vault '{label_of(self.path)}' must stay within {MAX_LENGTH} timesteps, "
+                f"got {start + steps}. Continue in a new `vault_uid`.",
+                code="vault_full",
+            )
+        length = max(self.length, start + steps)
+        if steps or keys:
+            self._commit(leaves if steps else {}, start, length, keys or {})
+        return length
+
+    def _commit(self, leaves: Leaves, start: int, length: int, keys: Mapping[str, bytes | None]) -> None:
+        label = label_of(self.path)
+        with disk_told(label):
+            clear_stale_lock(self.path)
+        if read_manifest(self.path) != self._manifest:
+            raise foreign_writer(label)
+        mark = {COMMIT_KEY: b"%d" % (self.generation + 1)}
+        self._database.commit(leaves, start, self.length, length, {**keys, **mark})
+        # Even if somebody else commits right behind us, ours is whole: that is told at the next commit.
+        manifest = read_manifest(self.path)
+        found = latest(manifest, label)["generation_number"]
+        self.generation += 1
+        self.length = length
+        self._manifest = manifest if found == self.generation else b""
+
+
+class VaultReader:
+    """One generation of a vault, read only: nothing is written, and later commits do not show."""
+
+    def __init__(self, path: Path, structure: Structure, generation: int | None):
+        self.path = path
+        self.structure = structure
+        manifest = read_manifest(path)
+        newest = latest(manifest, label_of(path))
+        self.is_newest = generation is None or generation == newest["generation_number"]
+        self.generation: int = newest["generation_number"] if generation is None else generation
+        self._newest = newest
+        with _missing_told(self):
+            self._database = Database(path, structure, manifest=manifest, generation=self.generation)
+            self.length = self._database.length()
+
+    @classmethod
+    def open(cls, path: Path, *, generation: int | None = None) -> VaultReader:
+        """Open the newest or an older generation.
+
+        Raises:
+            NotFoundError: if there is no such directory or generation.
+            ReclaimedError: if the generation's bytes were given back.
+            DamagedError: if the vault is damaged or half made; names the file.
+        """
+        path = Path(path).absolute()
+        if not path.is_dir():
+            raise NotFoundError(f"No vault named '{label_of(path)}'.")
+        if generation is not None and (type(generation) is not int or generation < 1):
+            raise InvalidArgumentError(
+                f"`generation` must be a positive integer, got {generation!r}.", loc=("generation",)
+            )
+        return cls(path, _read_structure(path), generation)
+
+    @property
+    def spec(self) -> Spec:
+        return self.structure.spec
+
+    @property
+    def rows(self) -> int:
+        return self.structure.rows
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        return dict(self.structure.metadata)
+
+    @property
+    def version(self) -> float:
+        """The version of the vault's format."""
+        return self.structure.version
+
+    @property
+    def live_bytes(self) -> int:
+        """Bytes of the newest generation alone."""
+        statistics = self._newest["root"]["statistics"]
+        return statistics["num_indirect_value_bytes"] + statistics["num_tree_bytes"]
+
+    @property
+    def disk_bytes(self) -> int:
+        """Bytes of all files, with every older generation."""
+        return disk_bytes(self.path)
+
+    def read(
+        self,
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        step: int = 1,
+        rows: slice = slice(None),
+        leaves: Sequence[str] | None = None,
+    ) -> dict[str, np.ndarray]:
+        """Return the timesteps `range(start, stop, step)` of each leaf, `[B, t, ...]`.
+
+        What lies behind the length is cut off, as with a Python slice. A negative step reads backwards.
+        """
+        steps = self._steps(start, stop, step)
+        names = list(self.spec) if leaves is None else list(leaves)
+        for name in names:
+            if name not in self.spec:
+                raise NotFoundError(
+                    f"No leaf named {name!r}. Leaves: {', '.join(map(repr, self.spec))}.",
+                    code="leaf_not_found",
+                )
+        picked = range(self.rows)[rows]
+        with _missing_told(self):
+            return self._database.read(names, picked, steps)
+
+    def get(self, key: str) -> bytes | None:
+        """Return the value of a key of this generation, or None."""
+        with _missing_told(self):
+            return self._database.get(key)
+
+    def keys(self, prefix: str) -> list[str]:
+        """Return the keys of this generation that start with `prefix`, sorted."""
+        with _missing_told(self):
+            return self._database.keys(prefix)
+
+    def stamps(self, keys: Sequence[str]) -> list[bytes]:
+        """Return for each key what identifies its value: equal stamps mean equal bytes."""
+        with _missing_told(self):
+            return self._database.stamps(keys)
+
+    def chunks(self, name: str) -> tuple[int, ...]:
+        """Return the chunk shape of a leaf, `(rows, timesteps, ...)`."""
+        return self._database.chunks(name)
+
+    def _steps(self, start: int, stop: int | None, step: int) -> range:
+        if step == 0:
+            raise InvalidArgumentError("`step` must not be 0, got 0.", loc=("step",))
+        if start < 0 or (step < 0 and start >= max(self.length, 1)):
+            raise InvalidArgumentError(
+                f"`start` must be a timestep of the {self.length} there are, got {start}.", loc=("start",)
+            )
+        if stop is None:
+            stop = self.length if step > 0 else -1
+        return range(start, min(stop, self.length) if step > 0 else max(stop, -1), step)
+
+
+def _read_structure(path: Path) -> Structure:
+    try:
+        content = (path / METADATA).read_bytes()
+    except OSError as error:
+        raise DamagedError(
+            f"File `{METADATA}` of vault '{label_of(path)}' must exist, got: {error.strerror}.", file=METADATA
+        ) from error
+    return parse_structure(content, where=label_of(path))
+
+
+@contextlib.contextmanager
+def _missing_told(reader: VaultReader) -> Iterator[None]:
+    """Say of an older generation whether it never was, was swept, or is damaged."""
+    label = label_of(reader.path)
+    try:
+        with told(label):
+            yield
+    except DamagedError as error:
+        newest = reader._newest["generation_number"]
+        if reader.generation > newest:
+            raise NotFoundError(
+                f"No generation {reader.generation} in vault '{label}', whose newest is {newest}."
+            ) from error
+        is_gone = "Version where generation_number" in str(error.__cause__)
+        if reader.generation < newest and (is_gone or _was_swept(reader)):
+            raise ReclaimedError(
+                f"Generation {reader.generation} of vault '{label}' must still have its bytes, "
+                "but they were given back."
+            ) from error
+        raise
+
+
+def _was_swept(reader: VaultReader) -> bool:
+    found = Database(reader.path, reader.structure, manifest=read_manifest(reader.path)).get(SWEEP_KEY)
+    sweep = json.loads(found) if found else {"generation": 0, "kept": []}
+    return reader.generation <= sweep["generation"] and reader.generation not in sweep["kept"]
