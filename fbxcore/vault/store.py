@@ -32,7 +32,7 @@ from fbxcore.errors import (
 )
 from fbxcore.spec import check_leaves
 from fbxcore.types import Leaves, Spec
-from fbxcore.vault.database import COMMIT_KEY, Database, create_files, latest
+from fbxcore.vault.store_arrays import COMMIT_KEY, Database, create_files, latest
 from fbxcore.vault.faults import disk_told, foreign_writer, told
 from fbxcore.vault.files import (
     HALF_MADE,
@@ -399,6 +399,16 @@ class VaultReader:
     def chunks(self, name: str) -> tuple[int, ...]:
         """Return the chunk shape of a leaf, `(rows, timesteps, ...)`."""
         return self._database.chunks(name)
+
+    def close(self) -> None:
+        """Drop the open handles."""
+        self._database = None
+
+    def __enter__(self) -> VaultReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _steps(self, start: int, stop: int | None, step: int) -> range:
         if step == 0:
