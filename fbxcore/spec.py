@@ -198,7 +198,11 @@ def _cast_leaf(name: str, array: np.ndarray, want: np.dtype, cast: str | None) -
                 f"got {array.min()} to {array.max()}.",
                 loc=(name,),
             )
-    return array.astype(want)
+    with np.errstate(over="ignore"):
+        narrow = array.astype(want)
+    if array.dtype.kind == "f" and (np.isinf(narrow) & np.isfinite(array)).any():
+        raise StructureError(f"Leaf `{name}` must fit {want.name}, got a number too large for it.", loc=(name,))
+    return narrow
 
 
 def _is_same_kind(given: np.dtype, want: np.dtype) -> bool:
