@@ -10,7 +10,8 @@
     sample = buffer.sample()                        # sample.experience["first"]["obs"] is [N, ...]
 
 Experience goes in nested or flat, and comes out nested. Calls are blocking, and a client may be shared
-between threads. Errors are those of `fbxcore.errors`, with the `status` of the answer.
+between threads. Errors are those of `fbxcore.errors`, with the `status` of the answer; `ClientError`
+is the base of them all.
 """
 
 from fbxcore.client import errors
@@ -18,5 +19,17 @@ from fbxcore.client._buffer import Buffer, Samples
 from fbxcore.client._requests import Added, Appended, Sample, Updated
 from fbxcore.client._vault import Vault
 from fbxcore.client.client import Client
+from fbxcore.client.errors import ClientError
 
-__all__ = ["Added", "Appended", "Buffer", "Client", "Sample", "Samples", "Updated", "Vault", "errors"]
+__all__ = [
+    "Added",
+    "Appended",
+    "Buffer",
+    "Client",
+    "ClientError",
+    "Sample",
+    "Samples",
+    "Updated",
+    "Vault",
+    "errors",
+]

@@ -19,6 +19,20 @@ ATTEMPTS = 4
 _PAUSE_S = 0.1
 
 
+class _Connection(http.client.HTTPConnection):
+    """A connection that is closed when its thread ends or its client is forgotten."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class _SecureConnection(http.client.HTTPSConnection):
+    """The same with TLS."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
 class Transport:
     """Sends requests to one server. Threads may share it: each has a connection of its own."""
 
@@ -30,7 +44,7 @@ class Transport:
             )
         self.url = url.rstrip("/")
         self._prefix = parts.path.rstrip("/")
-        self._kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        self._kind = _SecureConnection if parts.scheme == "https" else _Connection
         self._host, self._port = parts.hostname, parts.port
         self._timeout = timeout
         self._headers = {"User-Agent": "flashdeck-client"}

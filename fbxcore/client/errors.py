@@ -1,6 +1,6 @@
 """The errors of a client: the tree of `fbxcore.errors` again, each with what the server said.
 
-    HttpError (FbxError)
+    ClientError (FbxError)
     ├── InvalidArgumentError       400, 406, 413, 415, 422
     │   ├── StructureError         422 `structure_mismatch`
     │   └── NotSupportedError      422 `not_supported`
@@ -25,8 +25,8 @@ from typing import Any
 from fbxcore import errors as fbx
 
 __all__ = [
+    "ClientError",
     "ConflictError",
-    "HttpError",
     "InvalidArgumentError",
     "NotEnoughDataError",
     "NotFoundError",
@@ -40,14 +40,14 @@ __all__ = [
 ]
 
 
-class HttpError(fbx.FbxError):
+class ClientError(fbx.FbxError):
     """Base of all errors of a client; `status` is None where there was no answer."""
 
     status: int | None = None
     request_id: str | None = None
 
 
-class InvalidArgumentError(HttpError, fbx.InvalidArgumentError):
+class InvalidArgumentError(ClientError, fbx.InvalidArgumentError):
     """What was sent breaks a rule."""
 
 
@@ -59,11 +59,11 @@ class NotSupportedError(InvalidArgumentError, fbx.NotSupportedError):
     """Not served yet."""
 
 
-class RefusedError(HttpError, PermissionError):
+class RefusedError(ClientError, PermissionError):
     """The token is missing or wrong, or the request came by a way that is not allowed."""
 
 
-class NotFoundError(HttpError, fbx.NotFoundError):
+class NotFoundError(ClientError, fbx.NotFoundError):
     """No buffer, vault, version or tag of that name."""
 
 
@@ -71,7 +71,7 @@ class ReclaimedError(NotFoundError, fbx.ReclaimedError):
     """A version whose bytes were given back."""
 
 
-class ConflictError(HttpError, fbx.ConflictError):
+class ConflictError(ClientError, fbx.ConflictError):
     """Refused in the present state."""
 
 
@@ -79,7 +79,7 @@ class NotEnoughDataError(ConflictError, fbx.NotEnoughDataError):
     """Too few timesteps to sample."""
 
 
-class UnavailableError(HttpError, fbx.UnavailableError):
+class UnavailableError(ClientError, fbx.UnavailableError):
     """Refused for now."""
 
 
@@ -89,7 +89,7 @@ class UnreachableError(UnavailableError, ConnectionError):
     code = "unreachable"
 
 
-class StorageError(HttpError, fbx.StorageError):
+class StorageError(ClientError, fbx.StorageError):
     """The server could not do it; nothing was added."""
 
 
@@ -105,7 +105,7 @@ _BY_STATUS = {
 _MEMBERS = {"type", "title", "status", "detail", "code", "request_id", "hint"}
 
 
-def error_of(status: int, body: bytes, headers: Mapping[str, str]) -> HttpError:
+def error_of(status: int, body: bytes, headers: Mapping[str, str]) -> ClientError:
     """Return the error that an answer of 400 and more means."""
     problem = _problem(body)
     code = str(problem.get("code", f"http_{status}"))

@@ -145,7 +145,7 @@ def test_errors_are_those_of_the_library_too():
 
     for name in set(errors.__all__) & set(dir(fbx)):
         assert issubclass(getattr(errors, name), getattr(fbx, name)), name
-        assert issubclass(getattr(errors, name), errors.HttpError), name
+        assert issubclass(getattr(errors, name), errors.ClientError), name
 
 
 def test_lists_are_read_page_after_page():
