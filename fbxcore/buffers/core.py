@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fbxcore import _ring
-from fbxcore.buffers import sum_tree
+from fbxcore.buffers import items, sum_tree
 from fbxcore.buffers.layout import Layout, bucket_of
 from fbxcore.buffers.pytree import Fields, pytree
 from fbxcore.buffers.sum_tree import SumTreeState
@@ -101,7 +101,7 @@ class Core:
 
     def starts(self, indices: Array) -> tuple[Array, Array]:
         """Return row `[N]` and start slot `[N]` of items."""
-        return starts(self.layout, indices)
+        return items.starts(self.layout.grid, indices)
 
     def set_priorities(self, state: CoreState, indices: Array, priorities: Array, keep: Array) -> CoreState:
         """Set priorities `[N]` (before the exponent) of items `[N]`; the state is donated.
@@ -117,7 +117,7 @@ class Core:
 
     def generations(self, indices: Array, laps: Array) -> np.ndarray:
         """Return items' absolute first timesteps, int64 `[N]`, on the host."""
-        _, start = starts(self.layout, np.asarray(indices))
+        _, start = items.starts(self.layout.grid, np.asarray(indices))
         return np.asarray(laps, np.int64) * self.layout.time_axis + start
 
     def is_live(self, state: CoreState, indices: Array) -> Array:
@@ -179,18 +179,13 @@ def unpack(leaves: Mapping[str, Array], spec: Spec) -> dict[str, np.ndarray]:
     return arrays
 
 
-def starts(layout: Layout, indices: Array) -> tuple[Array, Array]:
-    """Return row and start slot of items."""
-    return indices // layout.items_per_row, indices % layout.items_per_row * layout.stride
-
-
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
 def _add_rows(core: Core, state: CoreState, batch: dict[str, Array], lengths: Array) -> CoreState:
     layout = core.layout
     batch = {name: leaf[:, : layout.time_axis] for name, leaf in batch.items()}
     tree = state.tree
     if tree is not None:
-        tree = add_items(layout, tree, state.write_index, state.size, lengths)
+        tree = items.add_items(layout.grid, tree, state.write_index, state.size, lengths)
     end = state.write_index + lengths
     return CoreState(
         experience=_ring.write_rows(state.experience, batch, state.write_index, lengths),
@@ -199,40 +194,6 @@ def _add_rows(core: Core, state: CoreState, batch: dict[str, Array], lengths: Ar
         laps=state.laps + end // layout.time_axis,
         tree=tree,
     )
-
-
-def add_items(
-    layout: Layout, tree: SumTreeState, write_index: Array, size: Array, lengths: Array
-) -> SumTreeState:
-    """Give items that an add completes the greatest weight so far, and those it breaks weight 0.
-
-    Counted from the write index, an add of n timesteps completes the items that start in
-    [1 - L, n - L] and are still held, and breaks those that start in [0, n) and are not complete.
-    """
-    after = jnp.minimum(size + lengths, layout.time_axis)
-    length = layout.sequence_length
-    oldest = lengths - after
-    whole = (jnp.maximum(1 - length, oldest), lengths - length)
-    broken = (jnp.maximum(0, lengths - length + 1), lengths - 1)
-    greatest = jnp.broadcast_to(tree.max_recorded_priority, lengths.shape)
-    ranges = [(*bounds, greatest) for bounds in _item_ranges(layout, write_index, *whole)]
-    ranges += [(*bounds, jnp.zeros_like(greatest)) for bounds in _item_ranges(layout, write_index, *broken)]
-    first, last, weights = (jnp.concatenate(parts) for parts in zip(*ranges, strict=True))
-    return sum_tree.set_ranges(tree, first, last, weights)
-
-
-def _item_ranges(layout: Layout, write_index: Array, low: Array, high: Array) -> list[tuple[Array, Array]]:
-    """Return first and last items that start `low` to `high` slots after the write index, cut at the wrap."""
-    per_row, stride, time_axis = layout.items_per_row, layout.stride, layout.time_axis
-    # Shifted by one turn so that floor division acts on what is not negative.
-    first = -(-(write_index + low + time_axis) // stride)
-    last = (write_index + high + time_axis) // stride
-    count = jnp.clip(last - first + 1, 0, per_row)
-    first = first % per_row
-    base = jnp.arange(layout.rows, dtype=jnp.int32) * per_row
-    before_wrap = jnp.minimum(first + count, per_row)
-    after_wrap = first + count - per_row
-    return [(base + first, base + before_wrap - 1), (base, base + after_wrap - 1)]
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -262,36 +223,16 @@ def _draw(core: Core, state: CoreState, key: PRNGKey, n: Array, bucket: int) -> 
     if state.tree is not None:
         indices = sum_tree.stratified_sample(state.tree, bucket, key, n)
         return indices, sum_tree.get_probability(state.tree, indices)
-    full = state.size == layout.time_axis
-    row, start, count = draw_uniform(layout, key, bucket, state.size, jnp.where(full, state.write_index, 0))
+    row, start, count = items.draw_uniform(
+        layout.grid, key, bucket, layout.period, state.write_index, state.size
+    )
     probabilities = jnp.float32(1 / layout.rows) / jnp.maximum(count, 1)
     return row * layout.items_per_row + start, jnp.where(count > 0, probabilities, 0.0)
 
 
-def draw_uniform(
-    layout: Layout, key: PRNGKey, batch_size: int, size: Array, head: Array
-) -> tuple[Array, Array, Array]:
-    """Draw a row, then one of its items, each with equal chances; the same for a key as Flashbax.
-
-    Args:
-        size: `[B]`, timesteps each row holds.
-        head: `[B]`, the slot of its oldest timestep.
-
-    Returns:
-        Row, start slot, and how many items that row has, each int32 `[N]`.
-    """
-    counts = jnp.maximum((size - layout.sequence_length) // layout.period + 1, 0)
-    rest, item_key = jax.random.split(key)
-    _, row_key = jax.random.split(rest)
-    row = jax.random.randint(row_key, (batch_size,), 0, layout.rows, jnp.int32)
-    count = counts[row]
-    item = jax.random.randint(item_key, (batch_size,), 0, count, jnp.int32)
-    return row, (head[row] + item * layout.period) % layout.time_axis, count
-
-
 @functools.partial(jax.jit, static_argnums=0)
 def _gather(core: Core, state: CoreState, indices: Array) -> dict[str, Array]:
-    row, start = starts(core.layout, indices)
+    row, start = items.starts(core.layout.grid, indices)
     return _ring.read(state.experience, row, start, core.layout.sequence_length)
 
 
@@ -303,28 +244,22 @@ def _set_priorities(
     indices = jnp.asarray(indices, jnp.int32)
     weights, is_valid = sum_tree.weight_of(priorities, layout.priority_exponent, layout.num_items)
     applied = is_valid & keep & _is_live(core, state, indices)
-    tree = sum_tree.set_ranges(state.tree, indices, jnp.where(applied, indices, indices - 1), weights)
+    tree = sum_tree.set_where(state.tree, indices, weights, applied)
     return state.replace(tree=tree)
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _laps(core: Core, state: CoreState, indices: Array) -> Array:
-    row, start = starts(core.layout, indices)
+    row, start = items.starts(core.layout.grid, indices)
     return state.laps[row] - (start >= state.write_index[row])
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _is_live(core: Core, state: CoreState, indices: Array) -> Array:
-    row, start = starts(core.layout, jnp.asarray(indices, jnp.int32))
-    return is_whole(core.layout, start, state.write_index[row], state.size[row]) & (
+    row, start = items.starts(core.layout.grid, jnp.asarray(indices, jnp.int32))
+    return items.is_whole(core.layout.grid, start, state.write_index[row], state.size[row]) & (
         (indices >= 0) & (indices < core.layout.num_items)
     )
-
-
-def is_whole(layout: Layout, start: Array, write_index: Array, size: Array) -> Array:
-    """Return whether all timesteps of the items that start at those slots are held."""
-    age = (write_index - start - 1) % layout.time_axis + 1  # timesteps from the start to the write index
-    return (age >= layout.sequence_length) & (age <= size)
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -63,6 +63,26 @@ DEVICES: Final = ("cpu", "gpu", "tpu")
 
 
 @dataclass(frozen=True)
+class Grid:
+    """Where items may start: every `stride` slots of each row, L timesteps long."""
+
+    rows: int
+    time_axis: int
+    sequence_length: int
+    stride: int = 1
+
+    @property
+    def items_per_row(self) -> int:
+        """Items that may start in one row."""
+        return self.time_axis // self.stride
+
+    @property
+    def num_items(self) -> int:
+        """Items over all rows."""
+        return self.rows * self.items_per_row
+
+
+@dataclass(frozen=True)
 class Layout:
     """The effective sizes of a buffer; hashable, so that equal layouts share compiled functions."""
 
@@ -93,14 +113,19 @@ class Layout:
         return 1 if self.priority_exponent is None else self.period
 
     @property
+    def grid(self) -> Grid:
+        """Where items start."""
+        return Grid(self.rows, self.time_axis, self.sequence_length, self.stride)
+
+    @property
     def items_per_row(self) -> int:
         """Items that may start in one row; an item's index is `row * items_per_row + item`."""
-        return self.time_axis // self.stride
+        return self.grid.items_per_row
 
     @property
     def num_items(self) -> int:
         """Items over all rows."""
-        return self.rows * self.items_per_row
+        return self.grid.num_items
 
 
 def bucket_of(count: int) -> int:

@@ -180,17 +180,24 @@ def _fill(nodes: Array, leaves_at: int, low: Array, high: Array, weight: Array) 
     return lax.while_loop(lambda carry: carry[1] >= 0, visit, (nodes, start, low, high))[0]
 
 
+def set_where(state: SumTreeState, indices: Array, weights: Array, applied: Array) -> SumTreeState:
+    """Set the weights `[N]` of leaves `[N]` where `applied` `[N]`, in order: of equal indices the last wins."""
+    return set_ranges(state, indices, jnp.where(applied, indices, indices - 1), weights)
+
+
 def set_batch_scan(state: SumTreeState, node_indices: Array, values: Array) -> SumTreeState:
-    """Set the weights of leaves one after the other, so that the last of equal indices wins.
+    """Set the weights of leaves one after the other, so that of equal indices the last wins.
 
     An index that is no leaf is left out, and so is a weight that is NaN, infinite or negative.
     """
-    values = jnp.asarray(values, jnp.float32)
-    indices = jnp.asarray(node_indices, jnp.int32)
-    is_valid = (indices >= 0) & (indices < state.capacity) & jnp.isfinite(values) & (values >= 0)
-    return set_ranges(
-        state, indices, jnp.where(is_valid, indices, indices - 1), jnp.where(is_valid, values, 0.0)
-    )
+    indices, weights, applied = _checked(state, node_indices, values)
+    return set_where(state, indices, weights, applied)
+
+
+def _checked(state: SumTreeState, indices: Array, values: Array) -> tuple[Array, Array, Array]:
+    indices, values = jnp.asarray(indices, jnp.int32), jnp.asarray(values, jnp.float32)
+    applied = (indices >= 0) & (indices < state.capacity) & jnp.isfinite(values) & (values >= 0)
+    return indices, jnp.where(applied, values, 0.0), applied
 
 
 def set_non_batched(state: SumTreeState, node_index: Array, value: Array) -> SumTreeState:
@@ -199,7 +206,7 @@ def set_non_batched(state: SumTreeState, node_index: Array, value: Array) -> Sum
 
 
 def set_batch_bincount(state: SumTreeState, node_indices: Array, values: Array) -> SumTreeState:
-    """Set the weights of leaves level by level, all at once: for accelerators."""
+    """Set the weights of leaves all at once, level by level: the same result, faster on accelerators."""
     return set_batch_scan(state, node_indices, values)
 
 

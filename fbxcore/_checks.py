@@ -1,0 +1,60 @@
+"""Argument rules shared by the faces: a batch against what is held, a device, and what to warn about."""
+
+from __future__ import annotations
+
+import warnings
+
+import jax
+
+from fbxcore.errors import StructureError
+from fbxcore.types import Experience
+
+
+def check_batch(held: Experience, batch: Experience) -> None:
+    """Refuse a batch `[B, K, ...]` that is not of the structure, shapes and dtypes held as `[B, T, ...]`.
+
+    Raises:
+        StructureError: naming the leaf; it is an `AssertionError` too, as Flashbax raises.
+    """
+    if jax.tree.structure(held) != jax.tree.structure(batch):
+        raise StructureError(
+            f"`batch` must have the structure {jax.tree.structure(held)} of the buffer, "
+            f"got {jax.tree.structure(batch)}."
+        )
+    have = jax.tree_util.tree_leaves_with_path(held)
+    given = jax.tree.leaves(batch)
+    steps = given[0].shape[1:2]
+    for (path, leaf), new in zip(have, given, strict=True):
+        _check_leaf(jax.tree_util.keystr(path, simple=True, separator="/"), leaf, new, steps)
+
+
+def _check_leaf(name: str, held, new, steps: tuple[int, ...]) -> None:
+    rows, time_axis, *rest = held.shape
+    if not steps or new.shape != (rows, *steps, *rest):
+        wanted = ", ".join(map(str, [rows, *(steps or "K"), *rest]))
+        raise StructureError(f"Leaf `{name}` must have shape [{wanted}], got {list(new.shape)}.", loc=(name,))
+    if steps[0] > time_axis:
+        raise StructureError(
+            f"Leaf `{name}` must have at most {time_axis} timesteps, as the time axis does, got {steps[0]}.",
+            loc=(name,),
+        )
+    if new.dtype != held.dtype:
+        raise StructureError(f"Leaf `{name}` must have dtype {held.dtype}, got {new.dtype}.", loc=(name,))
+
+
+def check_device(device: str) -> str:
+    """Return "gpu" or "tpu" where there is one, else "cpu", with a warning where it was asked for."""
+    if device not in ("gpu", "tpu"):
+        return "cpu"
+    try:
+        jax.devices(device)
+    except RuntimeError:
+        warnings.warn(f"`device` {device!r} is not available here; 'cpu' is used.", stacklevel=3)
+        return "cpu"
+    return device
+
+
+def warn(texts: tuple[str, ...]) -> None:
+    """Say to whoever makes a buffer what was cut or raised."""
+    for text in texts:
+        warnings.warn(text, stacklevel=3)

@@ -1,0 +1,262 @@
+"""A buffer of trajectories whose sequences are sampled in proportion to their priorities.
+
+Prioritised experience replay (Schaul et al., 2015, https://arxiv.org/abs/1511.05952): an item, one
+sequence, is drawn with probability P = p**a / sum(p**a), where a is `priority_exponent`. A new item gets
+the greatest weight p**a set so far, 1 at first. Items start every `period` timesteps, counted from slot
+0; one that is not whole (not written yet, overwritten, astride the write head) has weight 0 and is never
+drawn.
+
+What `set_priorities` does with odd input: priority 0 makes an item undrawable until it gets another; an
+entry that is NaN, infinite or negative, or whose item is not whole now, is left out; of equal indices the
+last wins. Where `generations` are given as sampled, an item that was overwritten since is left out as well.
+With all weights 0 there is nothing to draw: `can_sample` is false.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import jax.numpy as jnp
+
+from fbxcore import _checks, _ring, utils
+from fbxcore.buffers import items, sum_tree, trajectory_buffer
+from fbxcore.buffers.layout import Grid, Layout, layout_of
+from fbxcore.buffers.pytree import pytree, record
+from fbxcore.buffers.sum_tree import SumTreeState
+from fbxcore.buffers.trajectory_buffer import (
+    TrajectoryBuffer,
+    TrajectoryBufferSample,
+    TrajectoryBufferState,
+)
+from fbxcore.types import Array, Experience, PRNGKey
+
+Priorities = Array
+"""p, before the exponent."""
+Probabilities = Array
+"""P, the share of the total weight."""
+Indices = Array
+"""Which item: `row * items_per_row + item`."""
+
+
+@pytree
+class PrioritisedTrajectoryBufferState(TrajectoryBufferState):
+    """What the buffer maps."""
+
+    sum_tree_state: SumTreeState  # the weight of each item
+    running_index: Array  # [], timesteps ever added to each row, modulo 2**32
+
+
+@pytree
+class PrioritisedTrajectoryBufferSample(TrajectoryBufferSample):
+    """Sampled sequences and what they are to `set_priorities`."""
+
+    indices: Indices  # [N], int32
+    probabilities: Probabilities  # [N], float32
+    generations: Array = None  # [N], int32: each sequence's first timestep, counted as running_index does
+
+
+def prioritised_init(
+    experience: Experience, add_batch_size: int, max_length_time_axis: int, period: int
+) -> PrioritisedTrajectoryBufferState:
+    """Return an empty state for timesteps like the one given."""
+    empty = trajectory_buffer.init(experience, add_batch_size, max_length_time_axis)
+    return PrioritisedTrajectoryBufferState(
+        **empty,
+        sum_tree_state=sum_tree.init(max_length_time_axis // period * add_batch_size),
+        running_index=jnp.array(0, jnp.int32),
+    )
+
+
+def prioritised_add(
+    state: PrioritisedTrajectoryBufferState,
+    batch: Experience,
+    sample_sequence_length: int,
+    period: int,
+    device: str = "cpu",
+) -> PrioritisedTrajectoryBufferState:
+    """Append a batch `[B, K, ...]` to the rows.
+
+    Raises:
+        StructureError: if a leaf has another shape or dtype than the state's.
+    """
+    added = trajectory_buffer.add(state, batch)
+    grid = _grid_of(state, sample_sequence_length, period)
+    steps = _ring.num_steps(batch)
+    tree = items.add_items(
+        grid,
+        state.sum_tree_state,
+        jnp.full(grid.rows, state.current_index, jnp.int32),
+        jnp.full(grid.rows, trajectory_buffer.size_of(state), jnp.int32),
+        jnp.full(grid.rows, steps, jnp.int32),
+    )
+    return added.replace(sum_tree_state=tree, running_index=state.running_index + steps)
+
+
+def prioritised_sample(
+    state: PrioritisedTrajectoryBufferState,
+    rng_key: PRNGKey,
+    batch_size: int,
+    sequence_length: int,
+    period: int,
+) -> PrioritisedTrajectoryBufferSample:
+    """Draw sequences in proportion to their weights, one from each of N equal shares of the total.
+
+    Before `can_sample` holds there is nothing to draw, and what is returned means nothing.
+
+    Returns:
+        Sequences `[N, L, ...]` with indices, probabilities and generations.
+    """
+    row, start, drawn = draw(state, rng_key, batch_size, sequence_length, period)
+    return PrioritisedTrajectoryBufferSample(
+        experience=_ring.read(state.experience, row, start, sequence_length), **drawn
+    )
+
+
+def draw(
+    state: PrioritisedTrajectoryBufferState,
+    rng_key: PRNGKey,
+    batch_size: int,
+    sequence_length: int,
+    period: int,
+) -> tuple[Array, Array, dict[str, Array]]:
+    """Draw row `[N]` and start slot `[N]` of sequences, with the other fields of a sample."""
+    grid = _grid_of(state, sequence_length, period)
+    indices = sum_tree.stratified_sample(state.sum_tree_state, batch_size, rng_key)
+    row, start = items.starts(grid, indices)
+    drawn = {
+        "indices": indices,
+        "probabilities": sum_tree.get_probability(state.sum_tree_state, indices),
+        "generations": _generations(state, grid, start),
+    }
+    return row, start, drawn
+
+
+def _generations(state: PrioritisedTrajectoryBufferState, grid: Grid, start: Array) -> Array:
+    return state.running_index - items.age_of(grid, start, state.current_index)
+
+
+def _grid_of(state: PrioritisedTrajectoryBufferState, sequence_length: int, period: int) -> Grid:
+    return Grid(*utils.get_tree_shape_prefix(state.experience, 2), sequence_length, period)
+
+
+def set_priorities(
+    state: PrioritisedTrajectoryBufferState,
+    indices: Indices,
+    priorities: Priorities,
+    generations: Array | None = None,
+    *,
+    priority_exponent: float,
+    sequence_length: int,
+    period: int,
+    device: str = "cpu",
+) -> PrioritisedTrajectoryBufferState:
+    """Set the priorities of items; what is left out is said at the top of the module.
+
+    Args:
+        indices: `[N]`, as sampled.
+        priorities: `[N]`, commonly the absolute TD error and a little more.
+        generations: `[N]`, as sampled; without them an index means whatever item is there now.
+    """
+    grid = _grid_of(state, sequence_length, period)
+    indices = jnp.asarray(indices, jnp.int32)
+    _, start = items.starts(grid, indices)
+    weights, applied = sum_tree.weight_of(priorities, priority_exponent, grid.num_items)
+    applied &= items.is_whole(grid, start, state.current_index, trajectory_buffer.size_of(state))
+    applied &= (indices >= 0) & (indices < grid.num_items)
+    if generations is not None:
+        applied &= _generations(state, grid, start) == generations
+    tree = sum_tree.set_where(state.sum_tree_state, indices, weights, applied)
+    return state.replace(sum_tree_state=tree)
+
+
+def can_sample(state: PrioritisedTrajectoryBufferState, min_length_time_axis: int) -> Array:
+    """Return whether each row holds at least that many timesteps and some item has a weight."""
+    return trajectory_buffer.can_sample(state, min_length_time_axis) & (state.sum_tree_state.nodes[0] > 0)
+
+
+@record
+class PrioritisedTrajectoryBuffer(TrajectoryBuffer):
+    """The pure functions of a prioritised buffer; see `make_prioritised_trajectory_buffer`."""
+
+    set_priorities: Callable[..., PrioritisedTrajectoryBufferState]
+
+
+def make_prioritised_trajectory_buffer(
+    add_batch_size: int,
+    sample_batch_size: int,
+    sample_sequence_length: int,
+    period: int,
+    min_length_time_axis: int,
+    max_size: int | None = None,
+    max_length_time_axis: int | None = None,
+    priority_exponent: float = 0.6,
+    device: str = "cpu",
+) -> PrioritisedTrajectoryBuffer:
+    """Make a buffer of trajectories with priorities.
+
+    Args:
+        add_batch_size: rows B; every batch added is `[B, K, ...]`.
+        sample_batch_size: sequences N in a sample.
+        sample_sequence_length: timesteps L in a sampled sequence.
+        period: distance between the starts of neighbouring sequences.
+        min_length_time_axis: timesteps each row must hold before it may be sampled.
+        max_size: timesteps over all rows, instead of `max_length_time_axis`.
+        max_length_time_axis: timesteps T of each row; cut to a multiple of `period`.
+        priority_exponent: a, from 0 (all drawable items alike) to 1.
+        device: what the buffer runs on, "cpu", "gpu" or "tpu".
+
+    Raises:
+        InvalidArgumentError: naming the argument that breaks a rule.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> import fbxcore as fbx
+        >>> buffer = fbx.make_prioritised_trajectory_buffer(
+        ...     add_batch_size=1, sample_batch_size=4, sample_sequence_length=2, period=1,
+        ...     min_length_time_axis=2, max_length_time_axis=100,
+        ... )
+        >>> state = buffer.add(buffer.init({"reward": jnp.zeros(())}), {"reward": jnp.ones((1, 9))})
+        >>> drawn = buffer.sample(state, jax.random.key(0))
+        >>> state = buffer.set_priorities(state, drawn.indices, jnp.arange(4.0), drawn.generations)
+    """
+    layout = layout_of(
+        "prioritised_trajectory",
+        {
+            "add_batch_size": add_batch_size,
+            "sample_batch_size": sample_batch_size,
+            "sample_sequence_length": sample_sequence_length,
+            "period": period,
+            "min_length_time_axis": min_length_time_axis,
+            "max_size": max_size,
+            "max_length_time_axis": max_length_time_axis,
+            "priority_exponent": priority_exponent,
+            "device": device,
+        },
+    )
+    _checks.warn(layout.warnings)
+    return buffer_of(layout, _checks.check_device(device))
+
+
+def buffer_of(layout: Layout, device: str) -> PrioritisedTrajectoryBuffer:
+    """Return the pure functions of a layout."""
+    sequences = {"sequence_length": layout.sequence_length, "period": layout.period}
+    return PrioritisedTrajectoryBuffer(
+        init=functools.partial(
+            prioritised_init,
+            add_batch_size=layout.rows,
+            max_length_time_axis=layout.time_axis,
+            period=layout.period,
+        ),
+        add=functools.partial(
+            prioritised_add,
+            sample_sequence_length=layout.sequence_length,
+            period=layout.period,
+            device=device,
+        ),
+        sample=functools.partial(prioritised_sample, batch_size=layout.sample_batch_size, **sequences),
+        can_sample=functools.partial(can_sample, min_length_time_axis=layout.min_time_axis),
+        set_priorities=functools.partial(
+            set_priorities, priority_exponent=layout.priority_exponent, device=device, **sequences
+        ),
+    )
