@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Annotated, Any
 
-from fastapi import Depends, Query
-from fastapi.dependencies.utils import get_flat_dependant
+from fastapi import Depends, Query, params
+from fastapi.dependencies.utils import get_flat_params
 from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response
@@ -46,7 +46,8 @@ class StrictRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return the handler with the check before it."""
         handle = super().get_route_handler()
-        served = {field.alias for field in get_flat_dependant(self.dependant).query_params}
+        fields = get_flat_params(self.dependant)
+        served = {field.alias for field in fields if isinstance(field.field_info, params.Query)}
 
         async def checked(request: Request) -> Response:
             for name in request.query_params:

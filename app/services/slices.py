@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from fbxcore.vault.slices import resolve_slice
-from fbxcore.vault.store import VaultReader
 from fbxcore.vault.versions import Version, resolve_ref
 
 from app.services import vaults
 from app.services.deck import Deck, VaultEntry
 from fbxcore.errors import InvalidArgumentError
 from fbxcore.spec import leaf_bytes
+from fbxcore.vault.slices import resolve_slice
+from fbxcore.vault.store import VaultReader
 
 _ROWS = re.compile(r"(-?\d{1,18})?:(-?\d{1,18})?")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
@@ -84,10 +84,14 @@ async def resolve(deck: Deck, entry: VaultEntry, asked: Asked) -> Slice:
 async def read(deck: Deck, entry: VaultEntry, found: Slice) -> dict[str, np.ndarray]:
     """Return the arrays `[B, t, ...]`."""
 
+    steps = found.steps if found.steps.step > 0 else found.steps[::-1]
+
     def run(reader: VaultReader) -> dict[str, np.ndarray]:
         rows = slice(found.rows.start, found.rows.stop)
-        step = found.steps.step
-        return reader.read(found.steps.start, found.steps.stop, step=step, rows=rows, leaves=found.leaves)
+        arrays = reader.read(steps.start, steps.stop, step=steps.step, rows=rows, leaves=found.leaves)
+        if found.steps.step > 0:
+            return arrays
+        return {name: np.ascontiguousarray(array[:, ::-1]) for name, array in arrays.items()}
 
     return await deck.read(run, entry, found.generation)
 

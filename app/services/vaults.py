@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import orjson
-from fbxcore.vault.store import VaultWriter
 
 from app.services import mirror
 from app.services.deck import Deck, VaultEntry
@@ -19,9 +18,10 @@ from fbxcore.live import Appended, check_name
 from fbxcore.live.files import replace_file
 from fbxcore.spec import parse_spec, spec_to_json
 from fbxcore.types import Leaves
+from fbxcore.vault.store import VaultWriter
 
 T = TypeVar("T")
-METADATA_KEY = "_flashdeck/metadata"
+NOTES = "metadata.json"
 MAX_METADATA_BYTES = 1 << 16
 _RESERVED = ("version", "structure_shape", "structure_dtype", "compression")
 
@@ -64,7 +64,6 @@ async def create(
 
 
 def _create(path, spec, rows: int, metadata: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     VaultWriter.create(path, spec, rows=rows, metadata=metadata or None).close()
 
 
@@ -118,7 +117,7 @@ async def show(deck: Deck, entry: VaultEntry) -> dict[str, Any]:
     if facts.error is not None:
         raise facts.error
     length, pending = growth(deck, entry)
-    metadata = dict(facts.metadata) | await _own_metadata(deck, entry)
+    metadata = await _metadata(entry)
     return {
         "vault_name": place.vault_name,
         "vault_uid": place.vault_uid,
@@ -157,37 +156,35 @@ async def change(deck: Deck, entry: VaultEntry, metadata: Mapping[str, Any]) -> 
     if entry.facts.error is not None:
         raise entry.facts.error
     check_metadata(metadata)
-    merged = {**await _own_metadata(deck, entry), **metadata}
-    merged = {
-        name: value for name, value in merged.items() if value is not None or name in entry.facts.metadata
-    }
+    merged = _merged(await _metadata(entry), metadata)
     check_metadata(merged)
-    body = orjson.dumps(merged)
     if entry.place.read_only:
-        await asyncio.to_thread(_write_foreign, entry, body)
+        await asyncio.to_thread(_write_notes, entry, orjson.dumps(merged))
     else:
-        await with_writer(deck, entry, lambda writer: writer.put({METADATA_KEY: body}))
+        await with_writer(deck, entry, lambda writer: writer.update_metadata(merged))
     await deck.refresh(entry, anyway=True)
     return await show(deck, entry)
 
 
-async def _own_metadata(deck: Deck, entry: VaultEntry) -> dict[str, Any]:
-    """Return what was changed since the vault was made."""
-    if entry.place.read_only:
-        body = await asyncio.to_thread(_read_foreign, entry)
-    else:
-        body = await deck.read(lambda reader: reader.get(METADATA_KEY), entry)
-    return orjson.loads(body) if body else {}
+def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in {**old, **new}.items() if value is not None}
 
 
-def _read_foreign(entry: VaultEntry) -> bytes | None:
-    path = entry.place.catalog / "metadata.json"
-    return path.read_bytes() if path.is_file() else None
+async def _metadata(entry: VaultEntry) -> dict[str, Any]:
+    """Return a vault's metadata; a read-only one's lies beside it, where it was changed."""
+    if not entry.place.read_only:
+        return dict(entry.facts.metadata)
+    return await asyncio.to_thread(_read_notes, entry)
 
 
-def _write_foreign(entry: VaultEntry, body: bytes) -> None:
+def _read_notes(entry: VaultEntry) -> dict[str, Any]:
+    path = entry.place.catalog / NOTES
+    return orjson.loads(path.read_bytes()) if path.is_file() else dict(entry.facts.metadata)
+
+
+def _write_notes(entry: VaultEntry, body: bytes) -> None:
     entry.place.catalog.mkdir(parents=True, exist_ok=True)
-    replace_file(entry.place.catalog / "metadata.json", body)
+    replace_file(entry.place.catalog / NOTES, body)
 
 
 async def append(

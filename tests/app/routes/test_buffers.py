@@ -1,0 +1,320 @@
+"""Buffers over HTTP: made, found again, listed, described, removed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from app.schemas.buffers import BufferPublic
+from tests.app.support import SPEC, Api, buffer_body, refused, send, serve, steps
+
+URL = "/api/v1/buffers"
+
+
+def make(api: Api, name: str, **given) -> dict:
+    """Make a buffer."""
+    answer = api.post(URL, json=buffer_body(name, **given))
+    assert answer.status_code == 201, answer.text
+    return answer.json()
+
+
+def test_a_created_buffer_answers_with_its_effective_sizes(api: Api) -> None:
+    """63 over 2 rows becomes 31 a row and 62 in all, and a warning says what was cut."""
+    made = make(api, "sizes", max_length=63)
+
+    BufferPublic.model_validate(made)
+    assert (made["rows"], made["time_axis"], made["capacity"]) == (2, 31, 62)
+    assert made["warnings"] and "62" in made["warnings"][0] + str(made["capacity"])
+    assert (made["size"], made["added"], made["sampled"], made["is_full"]) == (0, 0, 0, False)
+    assert made["spec"] == SPEC
+    assert made["needed"] == 5  # Flashbax: 8 // 2 + 1, a transition has two steps
+    assert api.get(f"{URL}/sizes").json() == made
+
+
+def test_location_names_the_new_buffer(api: Api) -> None:
+    """`Location` of 201 is where GET finds the buffer."""
+    answer = api.post(URL, json=buffer_body("located"))
+
+    assert api.get(answer.headers["location"]).json()["name"] == "located"
+
+
+def test_a_second_post_is_refused_and_changes_nothing(api: Api) -> None:
+    """POST of an existing name is 409, also with another configuration."""
+    made = make(api, "twice")
+
+    refused(api.post(URL, json=buffer_body("twice", max_length=128)), 409, "exists", "`name`", "'twice'")
+    assert api.get(f"{URL}/twice").json() == made
+
+
+def test_put_can_be_run_twice(api: Api) -> None:
+    """PUT makes, then finds; another configuration is 409 and says how it differs."""
+    body = buffer_body("put")
+
+    assert api.put(f"{URL}/put", json=body).status_code == 201
+    assert api.put(f"{URL}/put", json=body).status_code == 200
+    problem = refused(
+        api.put(f"{URL}/put", json=body | {"max_length": 128}), 409, "config_differs", "`max_length`"
+    )
+    assert problem["difference"] == {"max_length": {"is": 64, "given": 128}}
+
+
+def test_put_takes_defaults_for_what_is_left_out(api: Api) -> None:
+    """A default written out is no difference."""
+    api.put(f"{URL}/defaults", json=buffer_body("defaults"))
+
+    again = api.put(f"{URL}/defaults", json=buffer_body("defaults", durability="fsync", add_sequences=False))
+    assert again.status_code == 200, again.text
+
+
+def test_put_refuses_another_name_in_the_body(api: Api) -> None:
+    """The path names the buffer."""
+    refused(api.put(f"{URL}/one", json=buffer_body("other")), 422, "invalid_argument", "`name`", "'one'")
+
+
+def test_a_dry_run_answers_the_same_and_makes_nothing(api: Api) -> None:
+    """`dry_run=true` is 200 with the effective sizes, and the buffer does not exist after."""
+    answer = api.post(f"{URL}?dry_run=true", json=buffer_body("dry"))
+
+    assert answer.status_code == 200
+    refused(api.get(f"{URL}/dry"), 404, "not_found", "'dry'")
+    made = make(api, "dry")
+    assert {k: v for k, v in answer.json().items() if k != "created_at"} == {
+        k: v for k, v in made.items() if k != "created_at"
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "field"),
+    [
+        ({"kind": "mixer"}, "not_supported", "kind"),
+        ({"kind": "trajectory_queue"}, "not_supported", "kind"),
+        ({"kind": "magic"}, "invalid_argument", "kind"),
+        ({"kind": None}, "invalid_argument", "kind"),
+        ({"kind": ["flat"]}, "invalid_argument", "kind"),
+        ({"writers": "independent"}, "not_supported", "writers"),
+        ({"from": {"snapshot": "x"}}, "not_supported", "from"),
+        ({"colour": "red"}, "invalid_argument", "colour"),
+        ({"max_length": "many"}, "invalid_argument", "max_length"),
+        ({"max_length": 0}, "invalid_argument", "max_length"),
+        ({"max_length": 10**15}, "limit_exceeded", "max_length"),
+        ({"max_length": 10**30}, "invalid_argument", "max_length"),
+        ({"max_length": True}, "invalid_argument", "max_length"),
+        ({"add_batch_size": 5000, "max_length": 50_000}, "limit_exceeded", "add_batch_size"),
+        ({"sample_batch_size": 65}, "invalid_argument", "sample_batch_size"),
+        ({"priority_exponent": 2.0}, "invalid_argument", "priority_exponent"),
+        ({"durability": "maybe"}, "invalid_argument", "durability"),
+        ({"persist_to": "../x"}, "invalid_argument", "persist_to"),
+        ({"persist_to": "a/../../b"}, "invalid_argument", "persist_to"),
+        ({"persist_to": "/etc/passwd"}, "invalid_argument", "persist_to"),
+        ({"rate_limiter": {"samples_per_insert": 1}}, "invalid_argument", "rate_limiter"),
+        ({"spec": {}}, "invalid_argument", "spec"),
+        ({"spec": None}, "invalid_argument", "spec"),
+        ({"spec": {"x": {"shape": [2], "dtype": "object"}}}, "invalid_argument", "dtype"),
+        ({"spec": {"x": {"shape": [-1], "dtype": "int32"}}}, "invalid_argument", "shape"),
+        ({"spec": {"x": {"shape": [1] * 40, "dtype": "int32"}}}, "invalid_argument", "shape"),
+        ({"spec": {"a/b": {"shape": [], "dtype": "int32"}, "a.b": {"shape": [], "dtype": "int32"}}},
+         "invalid_argument", "spec"),
+        ({"spec": {"..": {"shape": [], "dtype": "int32"}}}, "invalid_argument", ".."),
+        ({"spec": {"x\0": {"shape": [], "dtype": "int32"}}}, "invalid_argument", "spec"),
+        ({"spec": {str(i): {"shape": [], "dtype": "int32"} for i in range(300)}}, "invalid_argument", "spec"),
+    ],
+)  # fmt: skip
+def test_a_wrong_configuration_names_its_field_and_makes_nothing(
+    api: Api, change: dict, code: str, field: str
+) -> None:
+    """Each wrong field is 422 with the field's name in the sentence or place, by POST, PUT and dry run."""
+    before = api.get(URL).json()
+
+    for answer in (
+        api.post(URL, json=buffer_body("wrong", **change)),
+        api.put(f"{URL}/wrong", json=buffer_body("wrong", **change)),
+        api.post(f"{URL}?dry_run=true", json=buffer_body("wrong", **change)),
+    ):
+        problem = refused(answer, 422, code)
+        assert field in problem["detail"] + str(problem["errors"]), problem
+    assert api.get(URL).json() == before
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", ".", "..", "../x", "a/b", "a\\..\\b", "x" * 300, "null\0byte", "-dash", "é", " x", None, 7, ["x"]],
+)
+def test_a_wrong_name_is_refused_and_no_file_is_made(tmp_path: Path, api: Api, name: object) -> None:
+    """Names that are no plain names, WB-07, are 422 with the rule in the sentence."""
+    refused(
+        api.post(URL, json=buffer_body("x") | {"name": name}), 422, "invalid_argument", "`name` must match"
+    )
+
+
+@pytest.mark.parametrize("path", ["..%2fx", "%2e%2e", "a%2f..%2f..%2fb", "a%00b", "x" * 300, "a%5c..%5cb"])
+def test_a_wrong_name_in_a_path_is_not_found(api: Api, path: str) -> None:
+    """Paths that lead elsewhere are 404 or 422 for every verb, never a file."""
+    for method in ("GET", "PUT", "DELETE"):
+        answer = api.request(method, f"{URL}/{path}", json=buffer_body("ok") if method == "PUT" else None)
+        assert answer.status_code in (404, 405, 422), answer.text
+        assert answer.headers["content-type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"nul", b'"x"', b"\xff\xfe", b'{"a":' * 100_000, b"NaN"])
+def test_a_body_that_is_no_json_object_is_refused(api: Api, body: bytes) -> None:
+    """Broken JSON is 422 for every resource that takes JSON."""
+    for method, url in (("POST", URL), ("PUT", f"{URL}/x"), ("POST", "/api/v1/vaults")):
+        answer = api.request(method, url, content=body, headers={"content-type": "application/json"})
+        assert answer.status_code == 422, answer.text
+        assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_unknown_parameters_are_named_and_never_ignored(api: Api) -> None:
+    """`?dryrun=1` is 422 naming it, and nothing is made."""
+    problem = refused(api.post(f"{URL}?dryrun=1", json=buffer_body("typo")), 422, "not_supported", "`dryrun`")
+
+    assert problem["errors"][0]["loc"] == ["query", "dryrun"]
+    refused(api.get(f"{URL}/typo"), 404, "not_found")
+
+
+def test_a_list_is_cut_into_pages_that_hold_each_buffer_once(api: Api) -> None:
+    """Following `next` with limit 2 gives every buffer once, by name; `Link` says the same."""
+    for name in ("page-a", "page-b", "page-c", "page-d", "page-e"):
+        make(api, name)
+    names, url = [], f"{URL}?query=page-&limit=2"
+    while url:
+        answer = api.get(url)
+        names += [item["name"] for item in answer.json()["items"]]
+        assert answer.json()["total"] == {"value": 5, "exact": True}
+        link = answer.headers.get("link")
+        assert (link is None) == (answer.json()["next"] is None)
+        url = link[1 : link.index(">")] if link else None
+
+    assert names == [f"page-{letter}" for letter in "abcde"]
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=501", "limit=x", "next=!!", "next=W10", "offset=3"])
+def test_wrong_list_parameters_are_refused(api: Api, query: str) -> None:
+    """Limits outside 1 to 500 and a `next` that is not ours are 422 naming the parameter."""
+    answer = api.get(f"{URL}?{query}")
+
+    assert answer.status_code == 422
+    assert query.partition("=")[0] in answer.json()["detail"]
+
+
+def test_a_buffer_with_data_that_lie_nowhere_else_is_not_deleted(api: Api) -> None:
+    """DELETE is 409 with the number of timesteps, until `discard=true`."""
+    make(api, "precious")
+    send(api, f"{URL}/precious/experience", steps(2, 3))
+
+    problem = refused(api.delete(f"{URL}/precious"), 409, "unpersisted_data", "6 timesteps", "discard=true")
+    assert problem["unpersisted"] == 6
+    refused(api.post(f"{URL}/precious/reset"), 409, "unpersisted_data")
+    assert api.get(f"{URL}/precious").json()["size"] == 6
+    assert api.delete(f"{URL}/precious?discard=true").status_code == 204
+    refused(api.get(f"{URL}/precious"), 404, "not_found")
+    assert make(api, "precious")["size"] == 0
+
+
+def test_an_empty_buffer_is_deleted_without_asking(api: Api) -> None:
+    """Nothing can be lost, so 204."""
+    make(api, "empty")
+
+    assert api.delete(f"{URL}/empty").status_code == 204
+
+
+def test_reset_forgets_the_items(api: Api) -> None:
+    """After reset the size is 0, and `added` still counts all there ever were."""
+    make(api, "reset")
+    send(api, f"{URL}/reset/experience", steps(2, 5))
+
+    answer = api.post(f"{URL}/reset/reset?discard=true")
+    assert (answer.json()["size"], answer.json()["position"], answer.json()["added"]) == (0, 0, 10)
+    refused(api.get(f"{URL}/reset/sample"), 409, "not_enough_data")
+
+
+def test_a_persisted_buffer_is_deleted_and_its_vault_stays(api: Api) -> None:
+    """Nothing is lost with the buffer, so DELETE needs no word; the vault has every step."""
+    make(api, "kept", persist_to="kept/run1")
+    send(api, f"{URL}/kept/experience", steps(2, 5))
+
+    assert api.delete(f"{URL}/kept").status_code == 204
+    assert api.get("/api/v1/vaults/kept/run1").json()["length"] == 5
+
+
+def test_two_buffers_never_write_one_vault(api: Api) -> None:
+    """`persist_to` of a vault in use is 409 and leaves no buffer behind."""
+    make(api, "first", persist_to="shared/run1")
+
+    answer = api.post(URL, json=buffer_body("second", persist_to="shared/run1"))
+    refused(answer, 409, "vault_in_use", "`persist_to`", "'first'")
+    refused(api.get(f"{URL}/second"), 404, "not_found")
+
+
+def test_a_vault_is_continued_only_with_equal_spec_and_rows(api: Api) -> None:
+    """A later buffer of the same spec goes on behind what is there; another spec is 409 and changes nothing."""
+    make(api, "before", persist_to="continued/run1")
+    send(api, f"{URL}/before/experience", steps(2, 5))
+    api.delete(f"{URL}/before")
+
+    other = buffer_body("other", persist_to="continued/run1") | {
+        "spec": {"x": {"shape": [], "dtype": "int32"}}
+    }
+    refused(api.post(URL, json=other), 409, "vault_differs", "`persist_to`")
+    rows = buffer_body("other", persist_to="continued/run1", add_batch_size=4)
+    refused(api.post(URL, json=rows), 409, "vault_differs", "`persist_to`")
+    made = make(api, "after", persist_to="continued/run1")
+    assert made["size"] == 0  # it refills only from what it wrote itself
+    send(api, f"{URL}/after/experience", steps(2, 3, start=5))
+    assert api.get("/api/v1/vaults/continued/run1").json()["length"] == 8
+
+
+def test_nothing_of_a_buffer_can_be_changed_yet(api: Api) -> None:
+    """PATCH names the field it cannot change."""
+    make(api, "fixed")
+
+    refused(api.patch(f"{URL}/fixed", json={"durability": "os"}), 422, "not_supported", "`durability`")
+    assert api.patch(f"{URL}/fixed", json={}).status_code == 200
+
+
+def test_stats_histogram_and_timeseries_tell_of_the_same_buffer(api: Api) -> None:
+    """After 2 x 10 steps: 20 added, 18 transitions of priority 1, and a series of sizes."""
+    make(api, "numbers")
+    send(api, f"{URL}/numbers/experience", steps(2, 10))
+
+    stats = api.get(f"{URL}/numbers/stats").json()
+    histogram = api.get(f"{URL}/numbers/histogram?field=priority&bins=7").json()
+    series = api.get(f"{URL}/numbers/timeseries?metric=size&points=10").json()
+    assert (stats["added"], stats["size"]) == (20, 20)
+    assert (histogram["count"], sum(histogram["counts"]), histogram["exact"]) == (18, 18, True)
+    assert len(series["times"]) == len(series["values"])
+
+
+@pytest.mark.parametrize(
+    ("url", "field"),
+    [
+        ("histogram?field=colour", "field"), ("histogram?field=times_sampled", "field"), ("histogram", "field"),
+        ("histogram?field=age&bins=0", "bins"), ("timeseries?metric=colour", "metric"), ("timeseries", "metric"),
+        ("timeseries?metric=size&points=0", "points"),
+    ],
+)  # fmt: skip
+def test_wrong_statistics_are_refused(api: Api, url: str, field: str) -> None:
+    """Unknown fields and metrics are 422 naming the parameter."""
+    api.put(f"{URL}/asked", json=buffer_body("asked"))
+
+    answer = api.get(f"{URL}/asked/{url}")
+    assert answer.status_code == 422
+    assert f"`{field}`" in answer.json()["detail"]
+
+
+def test_a_link_in_the_data_directory_is_never_followed(tmp_path: Path) -> None:
+    """A buffer or vault whose directory is a link elsewhere is refused, and nothing is written there, WB-07."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    with serve(tmp_path / "data") as api:
+        (tmp_path / "data/buffers/linked").symlink_to(outside)
+        (tmp_path / "data/vaults/linked").symlink_to(outside)
+
+        refused(api.post(URL, json=buffer_body("linked")), 422, "link_in_path", "'linked'")
+        refused(api.post(URL, json=buffer_body("ok", persist_to="linked/x")), 422, "link_in_path", "'linked'")
+        vault = {"vault_name": "linked", "vault_uid": "x", "spec": SPEC}
+        refused(api.post("/api/v1/vaults", json=vault), 422, "link_in_path", "'linked'")
+    assert list(outside.iterdir()) == []
+    with serve(tmp_path / "data") as api:
+        refused(api.get(f"{URL}/linked"), 404, "not_found")
