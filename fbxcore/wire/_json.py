@@ -152,9 +152,17 @@ def _as_dtype(name: str, array: np.ndarray, value: Any, want: np.dtype) -> np.nd
         return array.astype(want)
     if want.kind == "b":
         return _as_bool(name, array)
+    if (word := _find_bool(value)) is not None:  # among numbers, NumPy takes them for 0 and 1
+        raise _misfit(name, f"have numbers for {want.name}", word)
     if want.kind in "iu":
         return _as_integer(name, array, value, want)
     return _as_float(name, array, want)
+
+
+def _find_bool(value: Any) -> bool | None:
+    if isinstance(value, list):
+        return next((found for entry in value if (found := _find_bool(entry)) is not None), None)
+    return value if isinstance(value, bool) else None
 
 
 def _as_bool(name: str, array: np.ndarray) -> np.ndarray:
@@ -165,8 +173,6 @@ def _as_bool(name: str, array: np.ndarray) -> np.ndarray:
 
 def _as_integer(name: str, array: np.ndarray, value: Any, want: np.dtype) -> np.ndarray:
     limits = np.iinfo(want)
-    if array.dtype.kind == "b":
-        raise _misfit(name, f"have numbers for {want.name}", array.flat[0])
     if array.dtype.kind == "f":  # one fraction makes all floats: look at the numbers as they were written
         array = np.array(value, dtype=object)
     if array.dtype.kind in "iu" and limits.min <= array.min() and array.max() <= limits.max:
@@ -185,8 +191,6 @@ def _exact_integer(name: str, entry: Any, want: np.dtype) -> int:
 
 
 def _as_float(name: str, array: np.ndarray, want: np.dtype) -> np.ndarray:
-    if array.dtype.kind == "b":
-        raise _misfit(name, f"have numbers for {want.name}", array.flat[0])
     try:
         wide = array.astype(np.float64)
     except OverflowError as error:

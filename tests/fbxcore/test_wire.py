@@ -114,6 +114,8 @@ def test_json_reads_nested_names():
         ("int64", "[9223372036854775808]", "Leaf `a` must fit int64"),
         ("int32", '["NaN"]', "Leaf `a` must have integers for int32, got 'NaN'"),
         ("int32", "[true]", "Leaf `a` must have numbers for int32, got True"),
+        ("int32", "[1, true]", "Leaf `a` must have numbers for int32, got True"),
+        ("float32", "[[1.5], [false]]", "Leaf `a` must have numbers for float32, got False"),
         ("bool", "[2]", "Leaf `a` must be true or false for bool, got 2"),
         ("float32", "[1e39]", r"Leaf `a` must fit float32, got 1e\+39"),
         ("float16", "[70000]", "Leaf `a` must fit float16, got 70000.0"),
