@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import secrets
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,6 +45,17 @@ def lock_directory(path: Path) -> int:
             code="vault_in_use",
         ) from error
     return descriptor
+
+
+@contextlib.contextmanager
+def locked_directory(path: Path) -> Iterator[None]:
+    """Hold the lock of a directory, waiting for it."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def clear_stale_lock(path: Path) -> None:
@@ -100,7 +112,7 @@ def repair_manifest(path: Path) -> bool:
 
 def write_atomic(path: Path, content: bytes) -> None:
     """Replace a file by one with that content, or leave it as it is."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         with open(temporary, "wb") as file:
             file.write(content)

@@ -32,7 +32,6 @@ from fbxcore.errors import (
 )
 from fbxcore.spec import check_leaves
 from fbxcore.types import Leaves, Spec
-from fbxcore.vault.store_arrays import COMMIT_KEY, Database, create_files, latest
 from fbxcore.vault.faults import disk_told, foreign_writer, told
 from fbxcore.vault.files import (
     HALF_MADE,
@@ -50,6 +49,7 @@ from fbxcore.vault.files import (
     write_atomic,
 )
 from fbxcore.vault.spec import Structure, metadata_json, parse_structure, structure_of, with_metadata
+from fbxcore.vault.store_arrays import COMMIT_KEY, Database, create_files, latest
 
 __all__ = ["MAX_LENGTH", "VaultReader", "VaultWriter", "find_vaults"]
 

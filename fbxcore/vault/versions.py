@@ -1,0 +1,383 @@
+"""Versions and tags of a vault: which generations have a number, and how they are called.
+
+A version is a generation of the store with a number (1, 2, …), a length and a digest. The records lie
+under keys of our own inside the vault, so they travel with its directory: pages of 64 versions, and one
+key for the tags. Into a vault that is read only nothing is written; its records lie in the catalog, in
+`versions.json`, and are read together with those the vault may have.
+
+A `ref` names a version: `3` or `v3`, `latest`, a tag, or `sha256-` and eight digits or more of the
+digest. `head` is what the vault holds now, no version.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from fbxcore.errors import ConflictError, DamagedError, InvalidArgumentError, NotFoundError, ReclaimedError
+from fbxcore.vault.digest import digest
+from fbxcore.vault.files import label_of, locked_directory, write_atomic
+from fbxcore.vault.store import VaultReader, VaultWriter
+
+__all__ = [
+    "Tag",
+    "Version",
+    "check_tag_name",
+    "create_foreign_version",
+    "create_version",
+    "delete_tag",
+    "delete_version",
+    "digest",
+    "list_tags",
+    "list_versions",
+    "resolve_ref",
+    "set_tag",
+]
+
+VERSIONS_KEY = "_flashdeck/versions/"
+TAGS_KEY = "_flashdeck/tags"
+PAGE = 64
+_FILE = "versions.json"
+_TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_NUMBER = re.compile(r"v?([1-9][0-9]{0,9})")
+_DIGEST = re.compile(r"sha256-([0-9a-f]{8,64})")
+_LIKE_ANOTHER = re.compile(r"v?[0-9]+|sha256-.*|latest|head", re.IGNORECASE)
+
+Records = dict[int, dict[str, Any]]
+"""Records by number, as JSON; a deleted one says so, that its number is not given again."""
+
+
+@dataclass(frozen=True)
+class Version:
+    """An immutable state of a vault that has a number."""
+
+    number: int
+    generation: int
+    length: int
+    digest: str  # "sha256-<hex>"
+    created_at: str  # ISO 8601, UTC
+    message: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Tag:
+    """A name for a version; a protected one is not moved by mistake."""
+
+    version: int
+    protected: bool = False
+
+
+def create_version(
+    writer: VaultWriter,
+    catalog: Path,
+    *,
+    message: str = "",
+    tags: Sequence[str] = (),
+    metadata: Mapping[str, Any] | None = None,
+) -> Version:
+    """Give what the vault holds now the next number; record and tags are one atomic commit.
+
+    The digest is computed without the writer's lock: appending goes on meanwhile.
+
+    Raises:
+        ConflictError: if a tag is protected and names another version (code `tag_protected`).
+    """
+    with writer.lock:
+        generation = writer.generation
+    with VaultReader.open(writer.path, generation=generation) as reader:
+        facts = _facts(reader, catalog, message, metadata)
+    with writer.lock:
+        records, foreign = _vault_records(writer), _load(catalog)
+        version = Version(_next_number(records, foreign[0]), **facts)
+        named = _tagged(_merged_tags(_vault_tags(writer), foreign[1]), tags, version.number)
+        records[version.number] = asdict(version)
+        writer.put(_page_of(records, version.number) | ({TAGS_KEY: _json(named)} if tags else {}))
+        if tags:
+            _forget(catalog, tags)
+    return version
+
+
+def create_foreign_version(
+    path: Path,
+    catalog: Path,
+    *,
+    message: str = "",
+    tags: Sequence[str] = (),
+    metadata: Mapping[str, Any] | None = None,
+) -> Version:
+    """Give the present state of a vault that is not ours the next number; only the catalog is written."""
+    with VaultReader.open(path) as reader:
+        facts = _facts(reader, catalog, message, metadata)
+        inside, inside_tags = _vault_records(reader), _vault_tags(reader)
+
+    def change(records: Records, overlay: dict[str, Any]) -> Version:
+        version = Version(_next_number(inside, records), **facts)
+        named = _tagged(_merged_tags(inside_tags, overlay), tags, version.number)
+        records[version.number] = asdict(version)
+        overlay.update({tag: named[tag] for tag in tags})
+        return version
+
+    return _update(catalog, change)
+
+
+def list_versions(path: Path, catalog: Path | None = None) -> list[Version]:
+    """Return the versions of a vault, the oldest first, without the deleted ones."""
+    with VaultReader.open(path) as reader:
+        records = _load(catalog)[0] | _vault_records(reader)
+    return [_version(records[number]) for number in sorted(records) if not records[number].get("deleted")]
+
+
+def list_tags(path: Path, catalog: Path | None = None) -> dict[str, Tag]:
+    """Return the tags of a vault, by name."""
+    with VaultReader.open(path) as reader:
+        merged = _merged_tags(_vault_tags(reader), _load(catalog)[1])
+    return {name: Tag(merged[name]["version"], merged[name]["protected"]) for name in sorted(merged)}
+
+
+def set_tag(
+    where: VaultWriter | Path, catalog: Path, tag: str, version: int, *, protected: bool = False
+) -> Tag:
+    """Let a tag name a version, whatever it named before.
+
+    Args:
+        where: the vault's writer, or the path of a read-only vault.
+
+    Raises:
+        NotFoundError: if there is no such version.
+    """
+    check_tag_name(tag)
+    path = where.path if isinstance(where, VaultWriter) else where
+    numbers = [known.number for known in list_versions(path, catalog)]
+    if version not in numbers:
+        raise NotFoundError(
+            f"No version {version!r} of vault '{label_of(path)}' to tag. Versions: {_few(numbers)}.",
+            loc=("version",),
+        )
+    _change_tag(where, catalog, tag, {"version": version, "protected": protected})
+    return Tag(version, protected)
+
+
+def delete_tag(where: VaultWriter | Path, catalog: Path, tag: str) -> None:
+    """Take a tag away; its version stays.
+
+    Raises:
+        NotFoundError: if there is no such tag.
+    """
+    path = where.path if isinstance(where, VaultWriter) else where
+    known = list_tags(path, catalog)
+    if tag not in known:
+        raise NotFoundError(f"No tag named {tag!r:.130}. Existing tags: {_few(known)}.", loc=("tag",))
+    _change_tag(where, catalog, tag, None)
+
+
+def delete_version(where: VaultWriter | Path, catalog: Path, number: int) -> None:
+    """Take a version's number away; its bytes go with the next sweep.
+
+    Raises:
+        NotFoundError: if there is no such version.
+        ConflictError: if a tag names it (code `version_tagged`).
+    """
+    path = where.path if isinstance(where, VaultWriter) else where
+    tags = [name for name, tag in list_tags(path, catalog).items() if tag.version == number]
+    if tags:
+        raise ConflictError(
+            f"Version {number} must have no tag, got {_few(tags)}. Move or delete it first.",
+            code="version_tagged",
+        )
+    if isinstance(where, VaultWriter):
+        with where.lock:
+            records = _vault_records(where)
+            if number in records:
+                _mark_deleted(records, number, path)
+                where.put(_page_of(records, number))
+                return
+    _update(catalog, lambda records, _: _mark_deleted(records, number, path))
+
+
+def resolve_ref(ref: str | None, versions: Sequence[Version], tags: Mapping[str, Tag]) -> Version | None:
+    """Return the version a ref names, or None for the head.
+
+    Raises:
+        NotFoundError: if nothing is called so; `ReclaimedError` if it was deleted.
+        InvalidArgumentError: if a digest's first digits fit several versions.
+    """
+    if ref is None or ref == "head":
+        return None
+    by_number = {version.number: version for version in versions}
+    if ref == "latest":
+        if by_number:
+            return by_number[max(by_number)]
+        raise NotFoundError("`ref` must name a version, got 'latest', but there is none yet.", loc=("ref",))
+    if found := _NUMBER.fullmatch(ref):
+        return _by_number(int(found[1]), by_number)
+    if found := _DIGEST.fullmatch(ref):
+        return _by_digest(found[0], versions)
+    if ref in tags:
+        return _by_number(tags[ref].version, by_number)
+    raise NotFoundError(
+        f"No version or tag named {ref!r:.130}. Existing tags: {_few(tags)}; versions: {_few(by_number)}.",
+        loc=("ref",),
+    )
+
+
+def check_tag_name(tag: str) -> str:
+    """Return a tag, or refuse a name that is none or looks like another kind of ref."""
+    if not isinstance(tag, str) or not _TAG.fullmatch(tag):
+        raise InvalidArgumentError(
+            f"`tag` must be letters, digits, `.`, `_`, `-`, at most 128, got {tag!r:.150}.", loc=("tag",)
+        )
+    if _LIKE_ANOTHER.fullmatch(tag):
+        raise InvalidArgumentError(
+            f"`tag` must not look like a number, a digest, `latest` or `head`, got {tag!r}.", loc=("tag",)
+        )
+    return tag
+
+
+def _by_number(number: int, by_number: Mapping[int, Version]) -> Version:
+    if number in by_number:
+        return by_number[number]
+    if number < max(by_number, default=0):
+        raise ReclaimedError(f"Version {number} was deleted. Versions: {_few(by_number)}.", loc=("ref",))
+    raise NotFoundError(f"No version {number}. Versions: {_few(by_number)}.", loc=("ref",))
+
+
+def _by_digest(text: str, versions: Sequence[Version]) -> Version:
+    found = [version for version in versions if version.digest.startswith(text)]
+    if not found:
+        raise NotFoundError(f"No version with digest {text!r}.", loc=("ref",))
+    if len({version.digest for version in found}) > 1:
+        raise InvalidArgumentError(
+            f"`ref` must name one digest, got {text!r}, which several start with. Say more of it.",
+            loc=("ref",),
+        )
+    return found[-1]
+
+
+def _facts(reader: VaultReader, catalog: Path, message: str, metadata: Mapping | None) -> dict[str, Any]:
+    now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return {
+        "generation": reader.generation,
+        "length": reader.length,
+        "digest": digest(reader, catalog),
+        "created_at": now,
+        "message": message,
+        "metadata": dict(metadata or {}),
+    }
+
+
+def _tagged(known: Mapping[str, Any], tags: Sequence[str], number: int) -> dict[str, Any]:
+    """Return the tags with the given ones at a version, or refuse to move a protected one."""
+    for tag in tags:
+        check_tag_name(tag)
+        if tag in known and known[tag]["protected"]:
+            raise ConflictError(
+                f"Tag {tag!r} is protected and must stay at version {known[tag]['version']}. Use another.",
+                code="tag_protected",
+            )
+    return {**known, **{tag: {"version": number, "protected": False} for tag in tags}}
+
+
+def _change_tag(where: VaultWriter | Path, catalog: Path, tag: str, value: dict | None) -> None:
+    if not isinstance(where, VaultWriter):
+        _update(catalog, lambda _, overlay: overlay.update({tag: value}))
+        return
+    with where.lock:
+        known = {**_vault_tags(where), tag: value}
+        where.put({TAGS_KEY: _json({name: found for name, found in known.items() if found is not None})})
+        _forget(catalog, [tag])
+
+
+def _vault_records(vault: VaultReader | VaultWriter) -> Records:
+    records: Records = {}
+    for key in vault.keys(VERSIONS_KEY):
+        for record in _parse(vault, key):
+            records[record["number"]] = record
+    return records
+
+
+def _vault_tags(vault: VaultReader | VaultWriter) -> dict[str, Any]:
+    return _parse(vault, TAGS_KEY) or {}
+
+
+def _parse(vault: VaultReader | VaultWriter, key: str) -> Any:
+    content = vault.get(key)
+    try:
+        return json.loads(content) if content is not None else None
+    except ValueError as error:
+        raise DamagedError(
+            f"Key `{key}` of vault '{label_of(vault.path)}' must be JSON, got {content[:40]!r}.",
+            file="manifest.ocdbt",
+        ) from error
+
+
+def _page_of(records: Records, number: int) -> dict[str, bytes]:
+    page = (number - 1) // PAGE
+    numbers = [n for n in sorted(records) if (n - 1) // PAGE == page]
+    return {f"{VERSIONS_KEY}{page:06}": _json([records[n] for n in numbers])}
+
+
+def _version(record: Mapping[str, Any]) -> Version:
+    return Version(**{name: record[name] for name in Version.__dataclass_fields__ if name in record})
+
+
+def _mark_deleted(records: Records, number: int, path: Path) -> None:
+    if number not in records or records[number].get("deleted"):
+        raise NotFoundError(f"No version {number!r} of vault '{label_of(path)}'.", loc=("ref",))
+    records[number] = {**records[number], "deleted": True}
+
+
+def _next_number(*known: Records) -> int:
+    return max([0, *(number for records in known for number in records)]) + 1
+
+
+def _merged_tags(inside: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
+    """Tags of the catalog go before those of the vault; an empty one hides."""
+    return {name: found for name, found in {**inside, **overlay}.items() if found is not None}
+
+
+def _load(catalog: Path | None) -> tuple[Records, dict[str, Any]]:
+    """Return the records and tags of the catalog."""
+    try:
+        content = json.loads((catalog / _FILE).read_bytes()) if catalog is not None else {}
+        return {r["number"]: r for r in content.get("versions", [])}, dict(content.get("tags", {}))
+    except (FileNotFoundError, NotADirectoryError):
+        return {}, {}
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise DamagedError(
+            f"File `{_FILE}` in the catalog of '{label_of(catalog)}' must be what was written, "
+            f"got {error!r:.80}.",
+            file=_FILE,
+        ) from error
+
+
+def _update(catalog: Path, change: Callable[[Records, dict[str, Any]], Any]) -> Any:
+    """Change the catalog's records under its lock and replace the file."""
+    catalog.mkdir(parents=True, exist_ok=True)
+    with locked_directory(catalog):
+        records, overlay = _load(catalog)
+        result = change(records, overlay)
+        content = {"versions": [records[number] for number in sorted(records)], "tags": overlay}
+        write_atomic(catalog / _FILE, _json(content))
+    return result
+
+
+def _forget(catalog: Path, tags: Sequence[str]) -> None:
+    """Drop the catalog's say on tags that the vault itself now holds."""
+    if any(tag in _load(catalog)[1] for tag in tags):
+        _update(catalog, lambda _, overlay: [overlay.pop(tag, None) for tag in tags])
+
+
+def _json(content: Any) -> bytes:
+    return json.dumps(content, separators=(",", ":"), sort_keys=True).encode()
+
+
+def _few(names: Any) -> str:
+    names = sorted(names)
+    more = f" and {len(names) - 20} more" if len(names) > 20 else ""
+    return ", ".join(map(repr, names[-20:])) + more or "none"
