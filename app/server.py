@@ -16,10 +16,32 @@ from pydantic import SecretStr, ValidationError
 
 from app.process import prepare
 from app.settings import Settings
-from fbxcore.errors import ConflictError, InvalidArgumentError
+from fbxcore.errors import ConflictError, FbxError, InvalidArgumentError
 
 GRACE_S = 3
 KEEP_ALIVE_S = 75
+
+
+class ToldStart:
+    """The app, with an error raised on purpose at its start kept for the command line, not logged in full."""
+
+    def __init__(self, app: Any):
+        self.app = app
+        self.error: FbxError | None = None
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "lifespan":
+            return await self.app(scope, receive, send)
+
+        async def send_quietly(message: Any) -> None:
+            if message["type"] == "lifespan.startup.failed" and isinstance(sys.exc_info()[1], FbxError):
+                message = {"type": message["type"], "message": ""}
+            await send(message)
+
+        try:
+            return await self.app(scope, receive, send_quietly)
+        except FbxError as error:
+            self.error = error
 
 
 class Server(uvicorn.Server):
@@ -58,13 +80,16 @@ def run(
     prepare(settings)
     from app.main import create_app  # imports JAX, which `prepare` comes before
 
-    server = Server(config_of(create_app(settings), settings, access_log), settings, generate_token)
+    service = ToldStart(create_app(settings))
+    server = Server(config_of(service, settings, access_log), settings, generate_token)
     try:
         server.run(sockets=[listener])
     except KeyboardInterrupt:  # uvicorn raises it again after a clean stop
         sys.exit(130)
-    if not server.started:
-        sys.exit(3)
+    except SystemExit:
+        if service.error is not None:
+            raise service.error from None
+        raise
 
 
 def settings_of(given: Mapping[str, Any]) -> Settings:
