@@ -60,6 +60,14 @@ def structure_of(spec: Spec, *, rows: int, time_axis: int = 1) -> Structure:
     return checked_structure(Structure(leaves, rows, time_axis, tree=tree))
 
 
+def structure_of_paths(leaves: Mapping[tuple[str, ...], tuple[tuple[int, ...], str]]) -> Structure:
+    """Return the structure for shapes `(B, T, ...)` and dtypes by tree path, as Flashbax writes it."""
+    pairs = [(parts, shape, dtype) for parts, (shape, dtype) in leaves.items()]
+    stored, leading = _parse_leaves(pairs, None, "new")
+    tree = _rebuild({leaf.parts: leaf.name for leaf in stored})
+    return checked_structure(Structure(stored, *leading, tree=tree))
+
+
 def checked_structure(structure: Structure) -> Structure:
     """Return the structure, or refuse what no vault can hold."""
     if not structure.leaves:

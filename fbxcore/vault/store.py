@@ -252,8 +252,10 @@ class VaultWriter:
         self._descriptor = lock_directory(self.path)
         try:
             if check and read_manifest(self.path) != self._manifest:
+                known = self._manifest, self.generation, self.length
                 self._refresh()
                 if not self.is_ours:
+                    self._manifest, self.generation, self.length = known  # refuse until opened again
                     raise foreign_writer(label_of(self.path))
             yield
         finally:
@@ -301,7 +303,7 @@ class VaultReader:
     def __init__(self, path: Path, structure: Structure, generation: int | None):
         self.path = path
         self.structure = structure
-        manifest = read_manifest(path)
+        self.manifest = manifest = read_manifest(path)
         newest = latest(manifest, label_of(path))
         self.is_newest = generation is None or generation == newest["generation_number"]
         self.generation: int = newest["generation_number"] if generation is None else generation
