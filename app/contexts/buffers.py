@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
+from urllib.parse import urlencode
 
 from app.contexts import charts, live, snippets, units
 from app.contexts.cells import Column, shape_text
@@ -112,8 +113,9 @@ def buffers_page(
     found = [s for s in states if query.lower() in s["name"].lower()]
     found.sort(key=_sort_key(sort))
     shown = found[offset : offset + limit]
-    sorts = [Link(text, f"?query={query}&sort={key}", key == sort) for key, text in SORTS.items()]
-    following = f"?query={query}&sort={sort}&offset={offset + limit}" if len(found) > offset + limit else ""
+    url = {"query": query, "sort": sort}
+    sorts = [Link(text, f"?{urlencode(url | {'sort': key})}", key == sort) for key, text in SORTS.items()]
+    following = f"?{urlencode(url | {'offset': offset + limit})}" if len(found) > offset + limit else ""
     return BuffersPage(
         title="Buffers", section="buffers", json_href="buffers.json",
         topics=topics_of(states, [s["name"] for s in shown]),
@@ -173,6 +175,23 @@ class HistogramPanel:
     why_empty: str
 
 
+@dataclass(frozen=True)
+class VaultLink:
+    """The vault a buffer persists to."""
+
+    text: str
+    name_in_url: str
+    uid: str
+
+
+def vault_link(persist_to: str | None) -> VaultLink | None:
+    """Where a buffer's steps are kept."""
+    if not persist_to:
+        return None
+    name, _, uid = persist_to.rpartition("/")
+    return VaultLink(persist_to, name.replace("/", "~"), uid)
+
+
 @dataclass(frozen=True, kw_only=True)
 class BufferPage(Page):
     """One live buffer."""
@@ -203,6 +222,7 @@ class BufferPage(Page):
     safety: list[Fact]
     risk: Pill
     warnings: list[str]
+    vault: VaultLink | None
     snippets: list[Snippet] = field(default_factory=list)
 
 
@@ -243,7 +263,7 @@ def facts(state: live.State) -> list[Fact]:
         Fact("Rows", units.grouped(state["rows"])),
         Fact("Time axis", f"{units.grouped(state['time_axis'])} slots", "per row"),
     ]
-    hidden = {"name", "kind", "spec", "persist_to", "durability", "writers", "rate_limiter", "created_at"}
+    hidden = {"name", "kind", "spec", "persist_to", "durability", "writers", "rate_limiter", "add_batch_size"}
     for name, value in (state.get("config") or {}).items():
         if name not in hidden and value is not None:
             found.append(Fact(name, value if isinstance(value, str) else f"{value:,}"))
@@ -263,18 +283,21 @@ def _limiter_text(limiter: Any) -> str:
 
 def safety(state: live.State) -> list[Fact]:
     """What becomes of the data, and what could be lost."""
-    kept = state.get("persist_to")
-    return [
-        Fact("Durability", state["durability"], RISKS.get(state["durability"], "")),
-        Fact(
-            "Kept in",
-            kept or "the ring only",
-            "every step, also after the ring has overwritten it"
-            if kept
-            else "overwritten steps are gone; give `persist_to` to keep them in a vault",
-        ),
-        Fact("Writers", (state.get("config") or {}).get("writers", "lockstep"), "all rows advance together"),
-    ]
+    found = [Fact("Durability", state["durability"], RISKS.get(state["durability"], ""))]
+    if state.get("persist_to"):
+        found.append(
+            Fact("Kept in", state["persist_to"], "every step, also after the ring has overwritten it")
+        )
+    else:
+        found.append(
+            Fact("Kept in", "the ring only", "overwritten steps are gone; persist_to would keep them")
+        )
+    if (persisted := state.get("persisted")) is not None:
+        length, pending = units.grouped(persisted["length"]), units.grouped(persisted["pending"])
+        note = persisted.get("error") or f"in each row, {pending} of them still only in the log"
+        found.append(Fact("Vault holds", f"{length} steps", note))
+    writers = (state.get("config") or {}).get("writers", "lockstep")
+    return [*found, Fact("Writers", writers, "all rows advance together" if writers == "lockstep" else "")]
 
 
 def risk_pill(state: live.State) -> Pill:
@@ -377,7 +400,7 @@ def buffer_page(
         columns=schema_columns(state["spec"]), timestep=units.size(timestep_bytes(spec)),
         facts=facts(state), safety=safety(state), risk=risk_pill(state),
         warnings=[str(w) for w in state.get("warnings") or ()],
-        snippets=_snippets(state, base, has_token),
+        vault=vault_link(state.get("persist_to")), snippets=_snippets(state, base, has_token),
         data=data,
     )  # fmt: skip
 

@@ -49,7 +49,7 @@ def cell(array: np.ndarray) -> Cell:
         text = f"image {shape_text(array.shape)}"
         return Cell(text, title=f"{text} {array.dtype.name}", image=png(pixels))
     flat = array.reshape(-1)
-    shown = [units.value(x.item()) for x in flat[:SHOWN]]
+    shown = [units.value(x.item(), digits=3) for x in flat[:SHOWN]]
     cut = "" if flat.size <= SHOWN else f" … +{flat.size - SHOWN}"
     title = ", ".join(units.value(x.item()) for x in flat[:64]) + (" …" if flat.size > 64 else "")
     return Cell(f"[{', '.join(shown)}{cut}]", title=title)

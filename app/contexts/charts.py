@@ -109,21 +109,23 @@ def histogram(edges: Sequence[float], counts: Sequence[int], what: str) -> Histo
             round(high - _bar_height(n, top, high), 2),
             round(max(step - 1.5, 0.5), 2),
             round(_bar_height(n, top, high), 2),
-            f"{units.value(edges[i])} to {units.value(edges[i + 1])}: {units.grouped(n)}",
+            f"{_edge(edges[i])} to {_edge(edges[i + 1])}: {units.grouped(n)}",
         )
         for i, n in enumerate(counts)
         if n
     ]
     low, high_edge = finite[0], finite[-1]
-    x_ticks = [
-        Tick(round(share * wide, 2), units.value(low + share * (high_edge - low))) for share in (0, 0.5, 1)
-    ]
+    x_ticks = [Tick(round(share * wide, 2), _edge(low + share * (high_edge - low))) for share in (0, 0.5, 1)]
     y_ticks = [Tick(0.0, units.grouped(top))]
     summary = (
-        f"{units.grouped(total)} {what} from {units.value(low)} to {units.value(high_edge)}, "
+        f"{units.grouped(total)} {what} from {_edge(low)} to {_edge(high_edge)}, "
         f"at most {units.grouped(top)} in one of {len(counts)} bins"
     )
     return Histogram(bars, x_ticks, y_ticks, total, summary)
+
+
+def _edge(value: float) -> str:
+    return units.grouped(value) if 1000 <= abs(value) < 1e9 else units.value(value, digits=4)
 
 
 def _bar_height(n: int, top: int, high: int) -> float:

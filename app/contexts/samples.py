@@ -11,7 +11,7 @@ from app.contexts import units
 from app.contexts.cells import Cell, Column, cell, shape_text
 
 ITEMS = 5  # shown of a sampled batch
-STEPS = 6  # shown of a sequence
+SEQUENCES, STEPS = 3, 5  # shown where an item has many steps
 
 
 @dataclass(frozen=True)
@@ -56,14 +56,15 @@ def sample_table(
     ]
     drawn = len(next(iter(experience.values())))
     length = next(iter(experience.values())).shape[1] if has_steps else 1
+    shown = min(drawn, SEQUENCES if has_steps else ITEMS)
     rows = [
         _row(arrays, experience, n, t if has_steps else None)
-        for n in range(min(drawn, ITEMS))
+        for n in range(shown)
         for t in range(min(length, STEPS))
     ]
     return SampleTable(
         columns, rows, has_steps, "probabilities" in arrays, str(seed), units.grouped(position),
-        _note(drawn, length if has_steps else None),
+        _note(drawn, shown, length if has_steps else None),
     )  # fmt: skip
 
 
@@ -77,8 +78,8 @@ def _row(arrays: Mapping[str, np.ndarray], experience: Mapping, n: int, t: int |
     return SampleRow(item, "" if t is None else str(t), probability, cells, begins)
 
 
-def _note(drawn: int, length: int | None) -> str:
-    parts = [] if drawn <= ITEMS else [f"the first {ITEMS} of {drawn} items"]
+def _note(drawn: int, shown: int, length: int | None) -> str:
+    parts = [] if drawn <= shown else [f"{shown} of {drawn} items"]
     if length is not None and length > STEPS:
         parts.append(f"{STEPS} of {length} steps each")
     return f"Shown: {', '.join(parts)}." if parts else ""

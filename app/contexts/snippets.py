@@ -62,7 +62,7 @@ def sample_curl(base: str, name: str, *, has_token: bool) -> Snippet:
     """Sample two items as JSON."""
     auth = AUTH if has_token else ""
     url = f"{base}/api/v1/buffers/{name}/sample?batch_size=2&format=json"
-    return Snippet("sample-curl", "Sample with curl", "sh", f'curl -s{auth} "{url}"\n')
+    return Snippet("sample-curl", "Sample with curl", "sh", f'curl -s{auth} \\\n  "{url}"\n')
 
 
 def add_python(base: str, name: str, spec: Spec, rows: int, *, items: bool, has_token: bool) -> Snippet:
@@ -99,20 +99,19 @@ def add_curl(base: str, name: str, spec: Spec, rows: int, *, items: bool, has_to
 
 def create_curl(base: str, *, has_token: bool) -> Snippet:
     """Create a small buffer; a second run changes nothing."""
-    config = {
-        "kind": "flat",
-        "spec": {
-            "obs": {"shape": [4], "dtype": "float32"},
-            "action": {"shape": [], "dtype": "int32"},
-            "reward": {"shape": [], "dtype": "float32"},
-        },
-        "max_length": 10000, "min_length": 100, "sample_batch_size": 32, "add_batch_size": 4,
-        "persist_to": "first/run1",
-    }  # fmt: skip
     auth = AUTH if has_token else ""
     code = (
         f"curl -s{auth} -X PUT {base}/api/v1/buffers/first \\\n"
-        f"  -H 'Content-Type: application/json' \\\n  -d '{json.dumps(config)}'\n"
+        "  -H 'Content-Type: application/json' -d '{\n"
+        '    "kind": "flat",\n'
+        '    "spec": {\n'
+        '      "obs": {"shape": [4], "dtype": "float32"},\n'
+        '      "action": {"shape": [], "dtype": "int32"},\n'
+        '      "reward": {"shape": [], "dtype": "float32"}\n'
+        "    },\n"
+        '    "max_length": 10000, "min_length": 100, "sample_batch_size": 32, "add_batch_size": 4,\n'
+        '    "persist_to": "first/run1"\n'
+        "  }'\n"
     )
     return Snippet("create-curl", "Create a buffer", "sh", code)
 
@@ -137,7 +136,7 @@ def slice_python(
 def slice_curl(url: str, *, has_token: bool) -> Snippet:
     """Save the shown slice under the name the server gives it."""
     auth = AUTH if has_token else ""
-    return Snippet("slice-curl", "Download with curl", "sh", f'curl -OJ{auth} "{url}"\n')
+    return Snippet("slice-curl", "Download with curl", "sh", f'curl -OJ{auth} \\\n  "{url}"\n')
 
 
 def version_curl(base: str, vault: str, *, has_token: bool) -> Snippet:

@@ -126,8 +126,8 @@ def duration(seconds: float | None) -> str:
     return f"{seconds / 86400:.0f} days"
 
 
-def value(x: Any) -> str:
-    """A scalar out of an array: integers exact, floats in five digits, NaN and infinities named."""
+def value(x: Any, digits: int = 5) -> str:
+    """A scalar out of an array: integers exact, floats in a few digits, NaN and infinities named."""
     if isinstance(x, bool):
         return "true" if x else "false"
     if isinstance(x, int):
@@ -137,4 +137,4 @@ def value(x: Any) -> str:
         return "NaN"
     if math.isinf(number):
         return "∞" if number > 0 else "−∞"
-    return f"{number:.5g}".replace("-", "−")
+    return f"{number:.{digits}g}".replace("-", "−")

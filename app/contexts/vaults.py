@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
+from urllib.parse import quote, urlencode
 
 import numpy as np
 
@@ -96,11 +97,14 @@ def vaults_page(
 ) -> VaultsPage:
     """The catalogue from an answer of `GET /vaults`."""
     rows = [vault_row(v) for v in answer["items"]]
-    following = f"?query={query}&sort={sort}&next={answer['next']}" if answer.get("next") else ""
+    state = {"query": query, "sort": sort}
+    following = f"?{urlencode(state | {'next': answer['next']})}" if answer.get("next") else ""
     return VaultsPage(
         title="Vaults", section="vaults", topics="vaults", json_href="vaults.json",
         rows=rows, query=query, sort=sort, next_href=following,
-        sorts=[Link(text, f"?query={query}&sort={key}", key == sort) for key, text in SORTS.items()],
+        sorts=[
+            Link(text, f"?{urlencode(state | {'sort': key})}", key == sort) for key, text in SORTS.items()
+        ],
         total=units.count(answer["total"]["value"], "vaults"),
         empty=None if rows else _empty(query, base, has_token),
         data=dict(answer),
@@ -117,7 +121,7 @@ def no_vaults(base: str, has_token: bool) -> Empty:
     """What to do when there is no vault yet."""
     return Empty(
         "No vaults yet.",
-        "A buffer with `persist_to` records every step into one. Vaults that Flashbax wrote are found too: "
+        "A buffer with a “persist_to” records every step into one. Vaults that Flashbax wrote are found too: "
         "set FLASHDECK_VAULTS to their folder.",
         [snippets.create_curl(base, has_token=has_token)],
     )
@@ -170,6 +174,7 @@ class SliceTable:
     previous_href: str
     next_href: str
     downloads: list[Link]
+    query: str  # of `GET …/slice` for these steps
     error: str
 
 
@@ -251,11 +256,13 @@ def slice_table(
     ]
     stop = asked.start + steps
     text = f"steps {asked.start:,} to {stop - 1:,} of {length:,}" if steps else f"no steps of {length:,}"
+    chosen = asked.leaves or tuple(flat)
+    query = _slice_query(asked, stop)
     return SliceTable(
         columns, lines, asked.start, max(stop, asked.stop), asked.row, rows - 1, asked.ref,
-        [LeafChoice(name, name in arrays) for name in flat], text,
+        [LeafChoice(name, name in chosen) for name in flat], text,
         _page_href(asked, asked.start - PAGE, length), _page_href(asked, stop, length) if steps else "",
-        _downloads(asked, api, stop) if steps else [], error,
+        _downloads(api, query) if steps else [], query, error,
     )  # fmt: skip
 
 
@@ -264,13 +271,16 @@ def _page_href(asked: Asked, start: int, length: int) -> str:
     if start >= length or start <= -PAGE:
         return ""
     start = max(start, 0)
-    leaves = "".join(f"&leaf={name}" for name in asked.leaves)
-    return f"?ref={asked.ref}&start={start}&stop={start + PAGE}&row={asked.row}{leaves}#slice"
+    query = {"ref": asked.ref, "start": start, "stop": start + PAGE, "row": asked.row, "leaf": asked.leaves}
+    return f"?{urlencode(query, doseq=True)}#slice"
 
 
-def _downloads(asked: Asked, api: str, stop: int) -> list[Link]:
-    leaves = f"&leaves={','.join(asked.leaves)}" if asked.leaves else ""
-    query = f"ref={asked.ref}&start={asked.start}&stop={stop}{leaves}"
+def _slice_query(asked: Asked, stop: int) -> str:
+    query = {"ref": asked.ref, "start": asked.start, "stop": stop}
+    return urlencode(query | ({"leaves": ",".join(asked.leaves)} if asked.leaves else {}))
+
+
+def _downloads(api: str, query: str) -> list[Link]:
     return [
         Link(text, f"{api}/slice?{query}&format={key}", title=f"these steps of every row as {text}")
         for key, text in FORMATS.items()
@@ -289,8 +299,8 @@ def vault_page(
     data: Mapping[str, Any],
 ) -> VaultPage:
     """The page of one vault from what the services said about it."""
-    name = live_name(vault)
-    pending = int(vault.get("pending") or 0)
+    name, spec = live_name(vault), snippets.spec_of(vault["spec"])
+    pending, address = int(vault.get("pending") or 0), quote(vault["url"], safe="/~%")
     return VaultPage(
         title=name, section="vaults", topics=f"vault:{name}", json_href=f"{vault['vault_uid']}.json",
         crumbs=[Link("Vaults", "vaults")],
@@ -298,17 +308,19 @@ def vault_page(
         state=state_pill(vault), length=units.count(vault["length"], "steps"),
         pending=units.count(pending, "steps"), pending_note=live.pending_note(pending),
         rows=units.count(vault["rows"], "rows"), num_bytes=units.size(vault.get("disk_bytes")),
-        timestep=units.size(timestep_bytes(snippets.spec_of(vault["spec"]))),
+        timestep=units.size(timestep_bytes(spec)),
         columns=schema_columns(vault["spec"]), facts=_facts(vault),
         versions=[version_row(v, tags, asked) for v in versions],
         head=_head_row(vault, asked),
-        versions_empty=None if versions else _no_versions(base, vault["url"], has_token),
+        versions_empty=None if versions else _no_versions(base, address, has_token),
         slice=table, is_empty=not vault["length"],
         snippets=[
             snippets.slice_python(
-                base, name, asked.ref, table.start, table.stop, snippets.spec_of(vault["spec"]), has_token=has_token
+                base, name, asked.ref, table.start, table.stop, spec, has_token=has_token
             ),
-            *(snippets.slice_curl(base + d.href, has_token=has_token) for d in table.downloads[:1]),
+            snippets.slice_curl(
+                f"{base}/api/v1/vaults/{address}/slice?{table.query}&format=npz", has_token=has_token
+            ),
         ],
         data=data,
     )  # fmt: skip

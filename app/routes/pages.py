@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from typing import Annotated, Any
+from urllib.parse import quote
 
 from fastapi import APIRouter, Query
 from starlette.requests import Request
@@ -147,7 +148,7 @@ async def _try_sample(
         drawn = await buffer.sample(ITEMS, seed=seed, peek=True)
     except (ConflictError, UnavailableError) as error:
         return None, str(error)
-    layout = buffer.layout
+    layout = buffer.config.layout
     table = sample_table(
         drawn.arrays, items=layout.items, flat=layout.flat, seed=drawn.seed, position=drawn.position
     )
@@ -188,6 +189,7 @@ async def show_vault(
     entry, as_json = await _find_vault(deck, vault_name, vault_uid)
     shown = await vaults.show(deck, entry)
     asked = vault_contexts.asked(ref=ref, start=start, stop=stop, row=row, leaves=tuple(leaf or ()))
+    name = quote(shown["url"].rpartition("/")[0], safe="~%")
     api = request.url_for(
         "show_vault", vault_name=shown["url"].rpartition("/")[0], vault_uid=shown["vault_uid"]
     )
