@@ -11,6 +11,7 @@ from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response
 
+from app.routes._body import MAX_JSON_BYTES, read_body
 from app.services.deck import Deck, VaultEntry
 from app.settings import Settings
 from fbxcore.errors import NotSupportedError
@@ -41,7 +42,7 @@ VaultDep = Annotated[VaultEntry, Depends(vault_of)]
 
 
 class StrictRoute(APIRoute):
-    """A route that refuses query parameters it does not serve."""
+    """A route that refuses query parameters it does not serve, and bodies too large for JSON."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return the handler with the check before it."""
@@ -56,6 +57,8 @@ class StrictRoute(APIRoute):
                         f"`{name[:200]}` must be left out: this resource serves no such parameter.",
                         loc=("query", name[:200]),
                     )
+            if request.method not in ("GET", "HEAD"):
+                request._body = bytes(await read_body(request, MAX_JSON_BYTES))  # where `body()` keeps it
             return await handle(request)
 
         return checked

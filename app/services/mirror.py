@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, Select, delete, func, literal, select, tuple_
+from sqlalchemy import ColumnElement, Select, delete, func, literal, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import Database
@@ -37,6 +37,14 @@ async def save_vaults(database: Database, found: Sequence[tuple[Place, Facts]]) 
             await session.merge(Vault(**row_of(place, facts)))
             await session.flush()
             await _save_versions(session, place, facts)
+
+
+async def save_lengths(database: Database, lengths: Mapping[tuple[str, str], int]) -> None:
+    """Write the acknowledged lengths of vaults that are being written."""
+    async with database.session.begin() as session:
+        for (name, uid), length in lengths.items():
+            where = (Vault.vault_name == name, Vault.vault_uid == uid, Vault.length != length)
+            await session.execute(update(Vault).where(*where).values(length=length))
 
 
 async def keep_vaults(database: Database, keys: Iterable[tuple[str, str]]) -> int:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from fbxcore.vault.versions import Version, resolve_ref
 
 from app.services import vaults
 from app.services.deck import Deck, VaultEntry
@@ -16,6 +15,7 @@ from fbxcore.errors import InvalidArgumentError
 from fbxcore.spec import leaf_bytes
 from fbxcore.vault.slices import resolve_slice
 from fbxcore.vault.store import VaultReader
+from fbxcore.vault.versions import Version, resolve_ref
 
 _ROWS = re.compile(r"(-?\d{1,18})?:(-?\d{1,18})?")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")

@@ -89,8 +89,17 @@ async def list_page(deck: Deck, *, query: str | None, sort: str, limit: int, nex
         )
     if query is not None and "\0" in query:
         raise InvalidArgumentError("`query` must be text without null bytes.", loc=("query", "query"))
+    if sort.removeprefix("-") == "length":
+        await save_lengths(deck)
     listed = await mirror.list_vaults(deck.database, query=query, sort=sort, limit=limit, next=next)
     return Listed([_summary(deck, row) for row in listed.items], listed.next, listed.total)
+
+
+async def save_lengths(deck: Deck) -> None:
+    """Copy the lengths of vaults being written into the mirror, so that it sorts by present ones."""
+    growing = [e for e in deck.vaults.values() if e.live is not None or e.place.key in deck.owners]
+    lengths = {(e.place.vault_name, e.place.vault_uid): growth(deck, e)[0] for e in growing}
+    await mirror.save_lengths(deck.database, lengths)
 
 
 def _summary(deck: Deck, row: dict[str, Any]) -> dict[str, Any]:

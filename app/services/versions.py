@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from fbxcore.vault.versions import Version
-
 from app.services import vaults
 from app.services.deck import Deck, VaultEntry
 from app.services.mirror import Listed, read_cursor, write_cursor
 from fbxcore.errors import ConflictError, NotFoundError
 from fbxcore.spec import spec_to_json
 from fbxcore.vault import versions as records
+from fbxcore.vault.versions import Version
 
 
 async def create(
@@ -63,15 +62,13 @@ def find(entry: VaultEntry, ref: str) -> Version:
 
 def public(entry: VaultEntry, version: Version) -> dict[str, Any]:
     """Return a version as it is answered."""
-    found = {name: value for name, value in asdict(version).items() if name != "spec"}
-    spec = getattr(version, "spec", None) or entry.facts.spec
     tags = sorted(name for name, tag in entry.facts.tags.items() if tag.version == version.number)
     return {
-        **found,
+        **asdict(version),
         "version": version.number,
         "rows": entry.facts.rows,
         "tags": tags,
-        "spec": spec_to_json(spec) if not isinstance(next(iter(spec.values())), Mapping) else spec,
+        "spec": spec_to_json(entry.facts.spec),
     }
 
 
@@ -95,25 +92,27 @@ async def put_tag(
 ) -> tuple[dict[str, Any], bool]:
     """Set a tag; return it and whether it is new."""
     records.check_tag_name(tag)
-    version = find(entry, ref)
-    former = entry.facts.tags.get(tag)
-    if must_be_new and former is not None:
-        raise ConflictError(
-            f"`If-None-Match: *` must meet a new tag, got {tag!r}, which is at version {former.version}.",
-            code="precondition_failed",
-        )
-    _check_match(entry, tag, if_match)
-    await _change(deck, entry, tag, version.number, protected)
+    async with deck.name_locks[f"tags:{entry.place.key}"]:
+        version = find(entry, ref)
+        former = entry.facts.tags.get(tag)
+        if must_be_new and former is not None:
+            raise ConflictError(
+                f"`If-None-Match: *` must meet a new tag, got {tag!r}, which is at version {former.version}.",
+                code="precondition_failed",
+            )
+        _check_match(entry, tag, if_match)
+        await _change(deck, entry, tag, version.number, protected)
     return {"tag": tag, "version": version.number, "protected": protected}, former is None
 
 
 async def delete_tag(deck: Deck, entry: VaultEntry, tag: str, *, if_match: str | None) -> None:
     """Take a tag away; its version stays."""
-    if tag not in entry.facts.tags:
-        known = ", ".join(repr(name) for name in sorted(entry.facts.tags)) or "none"
-        raise NotFoundError(f"No tag named {tag[:200]!r}. Existing tags: {known}.", loc=("tag",))
-    _check_match(entry, tag, if_match)
-    await _change(deck, entry, tag, None, False)
+    async with deck.name_locks[f"tags:{entry.place.key}"]:
+        if tag not in entry.facts.tags:
+            known = ", ".join(repr(name) for name in sorted(entry.facts.tags)) or "none"
+            raise NotFoundError(f"No tag named {tag[:200]!r}. Existing tags: {known}.", loc=("tag",))
+        _check_match(entry, tag, if_match)
+        await _change(deck, entry, tag, None, False)
 
 
 def _check_match(entry: VaultEntry, tag: str, if_match: str | None) -> None:
