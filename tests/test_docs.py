@@ -53,7 +53,7 @@ def test_the_snippets_of_a_page_run_in_order(document, served, tmp_path):
             if language == "sh":
                 _run(["bash", "-euo", "pipefail", "-c", text], tmp_path)
             elif language == "python":
-                expected = re.findall(r"^print\(.*\)  # (.*)$", text, re.MULTILINE)
+                expected = re.findall(r"^ *print\(.*\)  # (.*)$", text, re.MULTILINE)
                 assert _ask(python, text).splitlines() == expected
         python.stdin.close()
 

@@ -17,10 +17,10 @@ PACKAGES = [
 
 @pytest.mark.parametrize("name", PACKAGES)
 def test_all_is_sorted_and_without_doubles(name):
-    """`__all__` reads as an index."""
+    """`__all__` reads as an index, constants first."""
     names = importlib.import_module(name).__all__
 
-    assert list(names) == sorted(set(names))
+    assert list(names) == sorted(set(names), key=lambda exported: (not exported.isupper(), exported))
 
 
 @pytest.mark.parametrize("name", PACKAGES)

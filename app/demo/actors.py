@@ -22,7 +22,7 @@ from fbxcore.errors import FbxError, UnavailableError
 
 STEPS_A_BATCH = {CARTPOLE: 16, PONG: 16}
 STEPS_A_SECOND = {CARTPOLE: 320, PONG: 96}  # on each row; what a laptop serves besides everything else
-_EXPLORE = 0.2
+_EXPLORE = 0.5
 
 
 def act(name: str, url: str, token: str | None, seed: int, stop: Any, count: Any, failure: Any) -> None:

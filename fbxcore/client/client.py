@@ -91,7 +91,7 @@ class Client:
         """Create a vault `vault_name/vault_uid` for appending to.
 
         Args:
-            name: its two names; a `/` may also stand in the first.
+            name: its two names, each of letters, digits, dots, dashes and underscores.
             spec: as of a buffer.
             arguments: `rows`, `fps`, `metadata`.
 

@@ -217,7 +217,8 @@ from app.settings import Settings
 prepare(Settings(data=Path({str(tmp_path)!r})))
 import jax
 print(jax.config.read("jax_cpu_enable_async_dispatch"), jax.config.jax_compilation_cache_dir,
-      jax.config.jax_persistent_cache_min_compile_time_secs, round(sys.getswitchinterval(), 6), jax.default_backend())
+      jax.config.jax_persistent_cache_min_compile_time_secs,
+      round(sys.getswitchinterval(), 6), jax.default_backend())
 """
     clean = {name: value for name, value in environment().items() if not name.startswith("JAX_")}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=clean, timeout=60)
