@@ -31,6 +31,7 @@ def told(label: str) -> Iterator[None]:
 
 def fault(label: str, text: str) -> FbxError:
     """Return the error for a text of the array store."""
+    text = text.split(" [tensorstore_spec=", 1)[0]
     if any(sign in text for sign in _FULL):
         return DiskFullError(f"Vault '{label}' must have room on its disk, got none. Free some space.")
     if any(sign in text for sign in _FOREIGN):
@@ -57,7 +58,7 @@ def foreign_writer(label: str) -> ConflictError:
 
 def _reason(text: str) -> str:
     """The innermost clause, without paths."""
-    last = text.split(" [", 1)[0].rsplit(": ", 1)[-1]
+    last = text.rsplit(": ", 1)[-1]
     return re.sub(r'"[^"]*"', "…", last)[:120]
 
 
