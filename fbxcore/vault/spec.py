@@ -62,6 +62,10 @@ def structure_of(spec: Spec, *, rows: int, time_axis: int = 1) -> Structure:
 
 def structure_of_paths(leaves: Mapping[tuple[str, ...], tuple[tuple[int, ...], str]]) -> Structure:
     """Return the structure for shapes `(B, T, ...)` and dtypes by tree path, as Flashbax writes it."""
+    if not leaves:
+        raise InvalidArgumentError(
+            "`experience_structure` must have at least one leaf, got none.", loc=("experience_structure",)
+        )
     pairs = [(parts, shape, dtype) for parts, (shape, dtype) in leaves.items()]
     stored, leading = _parse_leaves(pairs, None, "new")
     tree = _rebuild({leaf.parts: leaf.name for leaf in stored})
