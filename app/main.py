@@ -47,7 +47,6 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
-        root_path=settings.root_path,
     )
     app.state.settings = settings
     app.router.routes[:0] = PLAIN_ROUTES

@@ -60,6 +60,8 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        if self.root_path:
+            scope["root_path"] = self.root_path
         headers = dict(scope["headers"])
         request_id = self._request_id(headers)
         scope.setdefault("state", {})["request_id"] = request_id

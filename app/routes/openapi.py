@@ -8,8 +8,8 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
-from app.schemas.buffers import Added, Updated
-from app.schemas.common import Problem
+from app.schemas.buffers import Added, BufferCreate, Updated
+from app.schemas.common import REFERENCE, Problem
 from app.schemas.vaults import Appended
 from fbxcore.wire import FORMATS
 
@@ -35,8 +35,9 @@ def install(app: FastAPI) -> None:
 def _schema(app: FastAPI) -> dict[str, Any]:
     schema = get_openapi(title=app.title, version=app.version, description=DESCRIPTION, routes=app.routes)
     schemas = schema.setdefault("components", {}).setdefault("schemas", {})
-    for model in (Added, Updated, Appended, Problem):
-        schemas[model.__name__] = model.model_json_schema()
+    for model in (BufferCreate, Added, Updated, Appended, Problem):
+        described = model.model_json_schema(ref_template=REFERENCE)
+        schemas |= described.pop("$defs", {}) | {model.__name__: described}
     for path, operations in _plain_paths().items():
         schema["paths"].setdefault(path, {}).update(operations)
     for operations in schema["paths"].values():
@@ -45,8 +46,8 @@ def _schema(app: FastAPI) -> dict[str, Any]:
             operation["responses"]["4XX"] = _json(
                 "A problem: what was asked breaks a rule.", Problem, "problem+json"
             )
-    if app.root_path:
-        schema["servers"] = [{"url": app.root_path}]
+    if root_path := app.state.settings.root_path:
+        schema["servers"] = [{"url": root_path}]
     return schema
 
 
@@ -154,5 +155,5 @@ def _arrays() -> dict[str, Any]:
 
 
 def _json(text: str, model: type[BaseModel], subtype: str = "json") -> dict[str, Any]:
-    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
+    schema = {"$ref": REFERENCE.format(model=model.__name__)}
     return {"description": text, "content": {f"application/{subtype}": {"schema": schema}}}

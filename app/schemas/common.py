@@ -7,6 +7,7 @@ from typing import Any, Generic, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 T = TypeVar("T")
+REFERENCE = "#/components/schemas/{model}"
 
 
 class Total(BaseModel):
@@ -62,8 +63,8 @@ class Strict(BaseModel):
 
 
 def body_of(model: type[BaseModel]) -> dict[str, Any]:
-    """Return the documentation of a JSON body that a service checks itself."""
-    schema = model.model_json_schema()
+    """Return the documentation of a JSON body that a service checks itself; `openapi` adds its schema."""
+    schema = {"$ref": REFERENCE.format(model=model.__name__)}
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 

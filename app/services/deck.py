@@ -6,7 +6,7 @@ import asyncio
 import logging
 import shutil
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,14 @@ from app.services.folders import Facts, Place, catalog_of, find_places, fingerpr
 from app.services.lock import DataLock
 from app.services.replays import Replays
 from app.settings import Settings
-from fbxcore.errors import ConflictError, DamagedError, FbxError, NotFoundError, UnavailableError
+from fbxcore.errors import (
+    ConflictError,
+    DamagedError,
+    FbxError,
+    InvalidArgumentError,
+    NotFoundError,
+    UnavailableError,
+)
 from fbxcore.live import LiveBuffer, LiveVault, load_config
 
 logger = logging.getLogger("flashdeck")
@@ -210,17 +217,29 @@ class Deck:
 
     async def vault(self, vault_name: str, vault_uid: str) -> VaultEntry:
         """Return a vault by its two names, as a URL spells them, looking on the disk for a new one."""
-        for name in (vault_name.replace("~", "/"), vault_name, vault_name.replace("%7E", "~")):
+        names = (vault_name.replace("~", "/"), vault_name, vault_name.replace("%7E", "~"))
+        for name in names:
             if (entry := self.vaults.get(f"{name}/{vault_uid}")) is not None:
                 return await self.refresh(entry)
-        await self.scan()
-        if (entry := self.vaults.get(f"{vault_name.replace('~', '/')}/{vault_uid}")) is not None:
-            return entry
+        if await asyncio.to_thread(self._is_new, names, vault_uid):
+            await self.scan()
+            for name in names:
+                if (entry := self.vaults.get(f"{name}/{vault_uid}")) is not None:
+                    return entry
         known = ", ".join(repr(key) for key in sorted(self.vaults)[:20]) or "none"
         raise NotFoundError(
             f"No vault named {f'{vault_name}/{vault_uid}'[:300]!r}. Existing vaults: {known}.",
             loc=("vault_name",),
         )
+
+    def _is_new(self, names: Iterable[str], vault_uid: str) -> bool:
+        """Say whether there may be a vault that no scan has seen yet."""
+        roots = [self.data / "vaults", *([self.settings.vaults] if self.settings.vaults else [])]
+        try:
+            paths = [files.inside(root, *name.split("/"), vault_uid) for root in roots for name in names]
+        except InvalidArgumentError:
+            return False
+        return any(path.is_dir() for path in paths)
 
     async def refresh(self, entry: VaultEntry, *, anyway: bool = False) -> VaultEntry:
         """Look into a vault again if it changed since."""

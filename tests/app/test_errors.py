@@ -1,0 +1,89 @@
+"""Every error is a problem document, whoever raises it."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from starlette.requests import Request
+from starlette.testclient import TestClient
+
+from app import errors
+from app.main import create_app
+from fbxcore import errors as fbx
+from tests.app.support import BASE, Api, refused, settings_of
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (fbx.InvalidArgumentError("x"), 422), (fbx.StructureError("x"), 422), (fbx.NotSupportedError("x"), 422),
+        (fbx.NotFoundError("x"), 404), (fbx.ReclaimedError("x"), 410), (fbx.ConflictError("x"), 409),
+        (fbx.NotEnoughDataError("x"), 409), (fbx.UnavailableError("x"), 503), (fbx.StorageError("x"), 503),
+        (fbx.DamagedError("x"), 409), (fbx.DiskFullError("x"), 507),
+        (fbx.InvalidArgumentError("x", code="not_acceptable"), 406),
+        (fbx.InvalidArgumentError("x", code="unsupported_media_type"), 415),
+        (fbx.ConflictError("x", code="precondition_failed"), 412),
+        (fbx.ConflictError("x", code="precondition_required"), 428),
+    ],
+)  # fmt: skip
+def test_each_class_has_its_status(error: fbx.FbxError, status: int) -> None:
+    """The contract's status for each class and code."""
+    assert errors.status_of(error) == status
+
+
+def test_every_class_of_the_tree_has_a_status() -> None:
+    """No error raised on purpose is left without one."""
+    classes = [c for c in vars(fbx).values() if isinstance(c, type) and issubclass(c, fbx.FbxError)]
+
+    for kind in classes:
+        assert errors.status_of(kind("x")) >= 400
+
+
+def test_details_hints_and_waiting_are_members() -> None:
+    """`details` are members, `retry_after_s` is a header too, `loc` becomes `errors`."""
+    error = fbx.UnavailableError(
+        "Wait.", code="rate_limited", loc=("a",), hint="Later.", retry_after_s=2.4, limiter={"x": 1}
+    )
+    answer = errors.problem_of(error, "id")
+
+    assert answer.headers["retry-after"] == "2"
+    assert b'"limiter":{"x":1}' in answer.body and b'"hint":"Later."' in answer.body
+    assert b'"errors":[{"loc":["a"],"msg":"Wait.","type":"rate_limited"}]' in answer.body
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [("GET", "/api/v1/nothing", 404, "not_found"), ("GET", "/nothing", 404, "not_found"),
+     ("DELETE", "/api/v1/buffers", 405, "method_not_allowed"), ("PUT", "/livez", 405, "method_not_allowed"),
+     ("GET", "/api/v1/buffers/x/experience", 405, "method_not_allowed"), ("GET", "/static/nothing.js", 404, "not_found"),
+     ("POST", "/api/v1/uploads", 422, "not_supported"), ("GET", "/api/v1/jobs/1", 422, "not_supported"),
+     ("POST", "/api/v1/imports", 422, "not_supported"), ("POST", "/api/v1/buffers/x/take", 422, "not_supported"),
+     ("POST", "/api/v1/buffers/x/snapshot", 422, "not_supported"), ("GET", "/api/v1/buffers/x/writers", 422, "not_supported")],
+)  # fmt: skip
+def test_the_frameworks_own_errors_are_problems_too(
+    api: Api, method: str, path: str, status: int, code: str
+) -> None:
+    """404, 405 and later resources have the same form as ours; 405 says what is allowed."""
+    answer = api.request(method, path)
+
+    refused(answer, status, code)
+    assert ("allow" in answer.headers) == (status == 405)
+
+
+def test_what_goes_wrong_on_our_side_is_a_problem_without_secrets(tmp_path) -> None:
+    """An error nobody foresaw is 500 with the id, not its text; a full disk is 507."""
+    app = create_app(settings_of(tmp_path / "data"))
+
+    @app.get("/broken")
+    async def broken(request: Request) -> None:
+        raise RuntimeError("secret path")
+
+    @app.get("/full")
+    async def full(request: Request) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with TestClient(app, base_url=BASE, raise_server_exceptions=False) as client:
+        problem = refused(client.get("/broken"), 500, "internal")
+        assert "secret" not in str(problem)
+        refused(client.get("/full"), 507, "disk_full")

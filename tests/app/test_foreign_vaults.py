@@ -1,0 +1,174 @@
+"""Vaults that real Flashbax wrote: all shown, all sliced, none touched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import flashbax as fbx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flashbax.vault import Vault
+
+from tests.app.support import Api, arrays_of, buffer_body, refused, send, serve
+
+URL = "/api/v1/vaults"
+STEPS = 6
+STRANGE = "a b%c#ü"
+
+
+class Step(NamedTuple):
+    """A timestep as a NamedTuple."""
+
+    obs: Any
+    done: Any
+
+
+def numbers(dtype: Any, *shape: int) -> np.ndarray:
+    """Return `[1, STEPS, ...]` numbers that tell their place, in a dtype."""
+    count = STEPS * int(np.prod(shape, dtype=int))
+    return (np.arange(count).reshape(1, STEPS, *shape) % 100).astype(dtype)
+
+
+CASES: dict[str, tuple[str, Any]] = {
+    "dict": ("plain", {"a": numbers(np.int32), "b": numbers(np.float16, 3)}),
+    "nested dict": (
+        "plain",
+        {"obs": {"x": numbers(np.uint8, 2, 2), "y": numbers(jnp.bfloat16, 2)}, "r": numbers(bool)},
+    ),
+    "namedtuple": ("tuples", Step(numbers(np.float32, 4), numbers(bool))),
+    "nested name": ("group/sub", {"a": numbers(np.int32)}),
+    "strange name": (STRANGE, {"a": numbers(np.uint8)}),
+    "tilde": ("a~b", {"a": numbers(np.uint8)}),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with one vault for each case, written by Flashbax itself."""
+    folder = tmp_path_factory.mktemp("foreign")
+    for number, (name, experience) in enumerate(CASES.values()):
+        state = fbx.trajectory_buffer.TrajectoryBufferState(
+            experience=jax.tree.map(jnp.asarray, experience),
+            current_index=jnp.int32(0),
+            is_full=jnp.bool_(True),
+        )
+        written = "renamed-later" if name == STRANGE else name
+        vault = Vault(written, state.experience, rel_dir=str(folder), vault_uid=f"uid{number}")
+        assert vault.write(state, source_interval=(0, STEPS)) == STEPS
+    (folder / "renamed-later").rename(folder / STRANGE)  # Flashbax itself cannot write there
+    return folder
+
+
+@pytest.fixture(scope="module")
+def shown(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    """A service that shows the folder."""
+    before = contents(folder)
+    with serve(tmp_path_factory.mktemp("data"), vaults=folder) as api:
+        yield api
+    assert contents(folder) == before, "something was written into a foreign vault"
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return every file of a folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def address(case: str) -> str:
+    """Return the URL of a case's vault, as the list spells it."""
+    name, number = CASES[case][0], list(CASES).index(case)
+    return f"{URL}/{quote(name.replace('~', '%7E').replace('/', '~'), safe='~')}/uid{number}"
+
+
+def leaves_of(case: str) -> dict[str, np.ndarray]:
+    """Return a case's arrays by flat name."""
+    flat, _ = jax.tree_util.tree_flatten_with_path(CASES[case][1])
+    names = ["/".join(str(getattr(k, "key", getattr(k, "name", k))) for k in path) for path, _ in flat]
+    return dict(zip(names, (array for _, array in flat), strict=True))
+
+
+@pytest.mark.parametrize("case", list(CASES))
+def test_every_vault_is_shown_and_sliced(shown: Api, case: str) -> None:
+    """Its length, its leaves with their dtypes, and every value, under the address that the list gives."""
+    vault = shown.get(address(case)).json()
+    read = arrays_of(shown.get(f"{address(case)}/slice?format=safetensors"))
+
+    assert (vault["vault_name"], vault["length"], vault["read_only"]) == (CASES[case][0], STEPS, True)
+    expected = leaves_of(case)
+    assert set(read) == set(expected)
+    for name, array in expected.items():
+        assert read[name].dtype == array.dtype
+        np.testing.assert_array_equal(read[name], array)
+
+
+def test_the_list_has_them_all(shown: Api) -> None:
+    """Each is there once, with an address that works."""
+    items = shown.get(URL).json()["items"]
+
+    assert sorted(item["vault_name"] for item in items) == sorted(name for name, _ in CASES.values())
+    for item in items:
+        name, _, uid = item["url"].rpartition("/")
+        assert shown.get(f"{URL}/{quote(name, safe='~')}/{uid}").json()["vault_uid"] == item["vault_uid"]
+
+
+def test_nothing_writes_into_them(shown: Api) -> None:
+    """Appending and persisting are 409 `read_only`."""
+    answer = send(shown, f"{address('dict')}/experience", leaves_of("dict"))
+    refused(answer, 409, "read_only", "'plain/uid0'")
+    body = buffer_body("x", persist_to="plain/uid0")
+    refused(shown.post("/api/v1/buffers", json=body), 409, "read_only", "`persist_to`")
+
+
+def test_versions_tags_and_notes_lie_beside_them(shown: Api) -> None:
+    """A foreign vault has versions, tags and metadata like any other; they are kept in our own folder."""
+    url = address("nested dict")
+    made = shown.post(f"{url}/versions", json={"message": "seen", "tags": ["best"]}).json()
+
+    assert (made["version"], made["length"], made["tags"]) == (1, STEPS, ["best"])
+    assert shown.get(f"{url}/slice?ref=best&stop=2").headers["x-version"] == "1"
+    assert shown.patch(url, json={"metadata": {"who": "them"}}).json()["metadata"]["who"] == "them"
+    assert shown.get(url).json()["metadata"]["who"] == "them"
+    assert shown.delete(f"{url}/tags/best").status_code == 204
+
+
+def test_a_vault_that_appears_later_is_found_by_scan_and_by_name(folder: Path, tmp_path: Path) -> None:
+    """POST /scan counts it as new; asking by name finds it without; removed, it is gone from the list."""
+    import shutil
+
+    with serve(tmp_path / "data", vaults=tmp_path / "later") as api:
+        assert api.get(URL).json()["items"] == []
+        shutil.copytree(folder / "plain/uid0", tmp_path / "later/plain/uid0")
+        assert api.get(f"{URL}/plain/uid0").json()["length"] == STEPS
+        shutil.copytree(folder / "group", tmp_path / "later/group")
+        assert api.post("/api/v1/scan").json() == {
+            "vaults": 2,
+            "new": 1,
+            "changed": 1,
+            "gone": 0,
+            "damaged": 0,
+        }
+        shutil.rmtree(tmp_path / "later/group")
+        assert api.post("/api/v1/scan").json()["gone"] == 1
+        assert [item["url"] for item in api.get(URL).json()["items"]] == ["plain/uid0"]
+
+
+def test_a_vault_that_flashbax_extends_meanwhile_is_seen_longer(folder: Path, tmp_path: Path) -> None:
+    """A commit of another program shows at the next request, without a scan."""
+    import shutil
+
+    shutil.copytree(folder / "plain/uid0", tmp_path / "later/plain/uid0")
+    with serve(tmp_path / "data", vaults=tmp_path / "later") as api:
+        assert api.get(f"{URL}/plain/uid0").json()["length"] == STEPS
+        experience = jax.tree.map(jnp.asarray, CASES["dict"][1])
+        state = fbx.trajectory_buffer.TrajectoryBufferState(
+            experience=experience, current_index=jnp.int32(4), is_full=jnp.bool_(False)
+        )
+        vault = Vault("plain", experience, rel_dir=str(tmp_path / "later"), vault_uid="uid0")
+        vault.write(state)
+
+        assert api.get(f"{URL}/plain/uid0").json()["length"] == STEPS + 4
+        assert arrays_of(api.get(f"{URL}/plain/uid0/slice"))["a"].shape == (1, STEPS + 4)
