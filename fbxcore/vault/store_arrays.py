@@ -30,6 +30,9 @@ _WRITER = {
     "cache_pool": {"total_bytes_limit": 64 << 20},
 }
 
+_READER = {"cache_pool": {"total_bytes_limit": 16 << 20}}
+"""Tree nodes and decoded chunks of recent reads: a reader shows one generation, so they never go stale."""
+
 
 class Database:
     """The open handles of a vault: its leaves, its index and the keys beside them."""
@@ -43,7 +46,7 @@ class Database:
         generation: int | None = None,
     ):
         """Open for writing; or, with a `manifest`, that one's newest or given generation to read."""
-        context = ts.Context(_WRITER if manifest is None else {})
+        context = ts.Context(_WRITER if manifest is None else _READER)
         self.label = label_of(path)
         files = {"driver": "file", "path": f"{path}/"}
         base = files if manifest is None else _with_manifest(files, manifest, context)
