@@ -15,6 +15,7 @@ from rich.table import Table
 
 from fbxcore.client import Client
 from fbxcore.errors import FbxError
+from fbxcore.spec import parse_spec
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 db = typer.Typer(no_args_is_help=True, help="The database.")
@@ -158,17 +159,17 @@ def _address(url: str | None) -> str:
         return f"http://127.0.0.1:{os.environ.get('FLASHDECK_PORT', '8000')}"
 
 
-_BUFFER_COLUMNS = ("name", "kind", "size", "capacity", "added", "sampled", "can_sample", "persist_to")
-_VAULT_COLUMNS = ("vault_name", "vault_uid", "rows", "length", "pending", "versions", "tags", "state")
+_BUFFER_COLUMNS = ("name", "kind", "size", "capacity", "added", "sampled", "persist_to", "error")
+_VAULT_COLUMNS = ("vault_name", "vault_uid", "rows", "length", "pending", "versions", "tags", "error")
 _VERSION_COLUMNS = ("version", "length", "created_at", "tags", "message", "digest")
 
 
 def _table(title: str, items: list[dict[str, Any]], columns: tuple[str, ...]) -> Table:
     table = Table(title=f"{title} ({len(items)})", title_justify="left")
-    shown = [column for column in columns if not items or any(column in item for item in items)]
+    shown = [column for column in columns if not items or any(item.get(column) for item in items)]
     for column in shown:
-        is_number = bool(items) and isinstance(items[0].get(column), int | float)
-        table.add_column(column.replace("_", " "), justify="right" if is_number else "left")
+        is_number = any(isinstance(item.get(column), int | float) for item in items)
+        table.add_column(column.replace("_", " "), justify="right" if is_number else "left", overflow="fold")
     for item in items:
         table.add_row(*[_text(item.get(column)) for column in shown])
     return table
@@ -177,8 +178,17 @@ def _table(title: str, items: list[dict[str, Any]], columns: tuple[str, ...]) ->
 def _fields(title: str, members: Mapping[str, Any]) -> Table:
     table = Table("field", "value", title=title, title_justify="left")
     for name, value in members.items():
-        table.add_row(name.replace("_", " "), _text(value))
+        if name != "config":  # the other fields, as they were asked for
+            table.add_row(name.replace("_", " "), _spec_text(value) if name == "spec" else _text(value))
     return table
+
+
+def _spec_text(spec: Mapping[str, Any]) -> str:
+    """Return a spec with a line for each leaf."""
+    leaves = parse_spec(spec)
+    width = max(map(len, leaves))
+    lines = [f"{name:{width}}  {leaf.dtype} {list(leaf.shape) or ''}" for name, leaf in leaves.items()]
+    return _text("\n".join(line.rstrip() for line in lines))
 
 
 def _text(value: Any) -> str:
@@ -189,6 +199,8 @@ def _text(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
+    if isinstance(value, list) and all(isinstance(entry, str) for entry in value):
+        value = ", ".join(value) or "–"
     text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
     return text.replace("[", r"\[")
 

@@ -16,7 +16,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from app.demo.buffers import CARTPOLE, PONG, ROWS
+from app.demo.buffers import CARTPOLE, PONG, ROWS, create_buffer
 from fbxcore.client import Client
 from fbxcore.errors import FbxError, UnavailableError
 
@@ -45,7 +45,7 @@ def act(name: str, url: str, token: str | None, seed: int, stop: Any, count: Any
 def _store(
     client: Client, name: str, batches: Iterator[dict[str, np.ndarray]], stop: Any, count: Any
 ) -> None:
-    buffer = client.buffer(name)
+    buffer = create_buffer(client, name)
     period = STEPS_A_BATCH[name] / STEPS_A_SECOND[name]
     due = time.monotonic()
     for batch in batches:

@@ -29,17 +29,27 @@ _PONG_SPEC = {
 }
 
 
-def create_buffers(client: Client) -> dict[str, Buffer]:
-    """Create both buffers, or find those of an earlier demo."""
-    return {
-        CARTPOLE: client.create_buffer(
-            CARTPOLE, "prioritised_flat", _CARTPOLE_SPEC,
-            max_length=100_000, min_length=1_024, sample_batch_size=256, add_batch_size=ROWS,
-            priority_exponent=0.6, persist_to=VAULTS[CARTPOLE],
-        ),
-        PONG: client.create_buffer(
-            PONG, "trajectory", _PONG_SPEC,
-            add_batch_size=1, sample_batch_size=8, sample_sequence_length=16, period=8,
-            min_length_time_axis=64, max_length_time_axis=4_096, persist_to=VAULTS[PONG],
-        ),
-    }  # fmt: skip
+_KINDS = {CARTPOLE: "prioritised_flat", PONG: "trajectory"}
+_SPECS = {CARTPOLE: _CARTPOLE_SPEC, PONG: _PONG_SPEC}
+_ARGUMENTS = {
+    CARTPOLE: {
+        "max_length": 100_000,
+        "min_length": 1_024,
+        "sample_batch_size": 256,
+        "add_batch_size": ROWS,
+        "priority_exponent": 0.6,
+    },
+    PONG: {
+        "add_batch_size": 1,
+        "sample_batch_size": 8,
+        "sample_sequence_length": 16,
+        "period": 8,
+        "min_length_time_axis": 64,
+        "max_length_time_axis": 4_096,
+    },
+}
+
+
+def create_buffer(client: Client, name: str) -> Buffer:
+    """Create a buffer of the demo, or find that of an earlier one."""
+    return client.create_buffer(name, _KINDS[name], _SPECS[name], persist_to=VAULTS[name], **_ARGUMENTS[name])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import multiprocessing
 import queue
@@ -12,10 +13,10 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from app.demo.buffers import CARTPOLE, PONG, VAULTS, create_buffers
+from app.demo.buffers import CARTPOLE, PONG, VAULTS, create_buffer
 from app.demo.learner import Learner
 from fbxcore.client import Buffer, Client
-from fbxcore.errors import FbxError, NotEnoughDataError, NotSupportedError, UnavailableError
+from fbxcore.errors import FbxError, NotEnoughDataError, NotFoundError, NotSupportedError, UnavailableError
 
 VERSION_S = 10.0
 BATCHES_A_SECOND = 15
@@ -56,19 +57,18 @@ def play(url: str, token: str | None, seconds: float, console: Console) -> None:
     """Play for some seconds, or until Ctrl-C."""
     check_installed()
     with Client(url, token) as client:
-        buffers = create_buffers(client)
+        client.buffers()  # nobody there is told before anything is started
         actors = start_actors(url, token)
-        started = time.monotonic()
+        ending = "The demo is over."
         try:
             with _progress(console) as progress:
-                _run(client, buffers, actors, seconds, progress)
-            ending = "The demo is over."
+                _run(client, actors, seconds, progress)
         except KeyboardInterrupt:
             ending = "The demo was stopped."
         finally:
             actors.end()
         _tag(client, "Demo, the end")
-        console.print(ending, _summary(buffers, time.monotonic() - started), highlight=False)
+        console.print(ending, _summary(client), highlight=False)
         console.print(f"Look at it: {client.url}", highlight=False)
 
 
@@ -95,16 +95,17 @@ def start_actors(url: str, token: str | None) -> Actors:
     return actors
 
 
-def _run(
-    client: Client, buffers: dict[str, Buffer], actors: Actors, seconds: float, progress: Progress
-) -> None:
+def _run(client: Client, actors: Actors, seconds: float, progress: Progress) -> None:
+    task = progress.add_task("Making the buffers …", total=seconds)
     learner, batches = Learner(), 0
-    task = progress.add_task("starting", total=seconds)
+    cartpole = create_buffer(client, CARTPOLE)  # which its actor does, too: the same one
     started = time.monotonic()
     next_version = started + min(VERSION_S, seconds / 3)
     while (now := time.monotonic()) < started + seconds:
         actors.check()
-        batches += _learn(learner, buffers, batches)
+        batches += _learn(learner, cartpole)
+        if batches % BATCHES_A_SECOND == 1:
+            _look(client)
         if now >= next_version:
             _tag(client, f"Demo after {now - started:.0f} s")
             next_version = now + VERSION_S
@@ -113,12 +114,10 @@ def _run(
     progress.update(task, completed=seconds)
 
 
-def _learn(learner: Learner, buffers: dict[str, Buffer], batches: int) -> int:
-    """Learn from one batch; once a second, look at Pong too. Return how many batches that was."""
+def _learn(learner: Learner, cartpole: Buffer) -> int:
+    """Learn from a batch where there is one; return how many that was."""
     try:
-        learner.learn(buffers[CARTPOLE], buffers[CARTPOLE].sample(beta=0.4))
-        if batches % BATCHES_A_SECOND == 0:
-            buffers[PONG].sample()
+        learner.learn(cartpole, cartpole.sample(beta=0.4))
     except NotEnoughDataError:
         return 0
     except UnavailableError as error:
@@ -128,12 +127,18 @@ def _learn(learner: Learner, buffers: dict[str, Buffer], batches: int) -> int:
     return 1
 
 
+def _look(client: Client) -> None:
+    """Sample Pong where there is some already; nobody learns from it here."""
+    with contextlib.suppress(NotFoundError, NotEnoughDataError):
+        client.buffer(PONG).sample()
+
+
 def _tag(client: Client, message: str) -> None:
-    """Give both vaults a version; the tag `demo` moves along."""
+    """Give the vaults there are a version each; the tag `demo` moves along."""
     for name in VAULTS.values():
-        vault = client.vault(name)
-        version = vault.create_version(message)
-        vault.set_tag("demo", version["version"])
+        with contextlib.suppress(NotFoundError):
+            version = client.vault(name).create_version(message)
+            client.vault(name).set_tag("demo", version["version"])
 
 
 def _progress(console: Console) -> Progress:
@@ -148,9 +153,11 @@ def _line(actors: Actors, learner: Learner, batches: int) -> str:
     )
 
 
-def _summary(buffers: dict[str, Buffer], seconds: float) -> str:
-    sizes = {name: buffer.describe() for name, buffer in buffers.items()}
+def _summary(client: Client) -> str:
+    found = {buffer["name"]: buffer for buffer in client.buffers()}
     parts = [
-        f"{name} holds {found['size']:,} of {found['capacity']:,} steps" for name, found in sizes.items()
+        f"{name} holds {found[name]['size']:,} of {found[name]['capacity']:,} steps"
+        for name in VAULTS
+        if name in found
     ]
-    return f"{seconds:.0f} s; {'; '.join(parts)}."
+    return f"{'; '.join(parts) or 'Nothing was stored'}."

@@ -72,7 +72,7 @@ def test_show_tells_about_a_buffer_and_a_vault(served):
     _, vault, _ = run("show", "walk/run1", "--url", served.url)
     _, text, _ = run("show", "walk/run1", "--url", served.url, "--json")
 
-    assert "flat" in buffer and "capacity" in buffer
+    assert "flat" in buffer and "capacity" in buffer and "obs  float32 [2]" in buffer
     assert "Versions (1)" in vault and "Twenty [steps]" in vault
     assert json.loads(text)["versions"][0]["tags"] == ["first"]
 
