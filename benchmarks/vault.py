@@ -53,6 +53,7 @@ def vault_ratios(quick: bool = True) -> list[Ratio]:
                     target=target,
                 )  # fmt: skip
             )
+        calls *= 10
         ours, theirs = _filled("read")
         for work, target, form in _reads():
             rows.append(

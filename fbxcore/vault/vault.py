@@ -141,11 +141,8 @@ class Vault:
         steps = resolve_slice(reader.length, **given)
         names = self._names(reader.structure)
         arrays = reader.read(steps.start, steps.stop, leaves=list(names))
-        return TrajectoryBufferState(
-            experience=self._experience(reader.structure, {n: jnp.asarray(a) for n, a in arrays.items()}),
-            current_index=jnp.array(0, jnp.int32),
-            is_full=jnp.array(True),
-        )
+        arrays, index, is_full = jax.device_put((arrays, np.int32(0), np.bool_(True)))
+        return TrajectoryBufferState(self._experience(reader.structure, arrays), index, is_full)
 
     def _newest(self) -> VaultReader:
         manifest = read_manifest(self.path)
