@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -103,12 +103,27 @@ def problem_of(error: fbx.FbxError, request_id: str | None = None) -> Response:
 
 def install(app: FastAPI) -> None:
     """Make every error of the app a problem document."""
-    app.add_exception_handler(fbx.FbxError, _on_fbx)
-    app.add_exception_handler(HTTPException, _on_http)
-    app.add_exception_handler(RequestValidationError, _on_validation)
-    app.add_exception_handler(ClientDisconnect, _on_disconnect)
-    app.add_exception_handler(OSError, _on_os)
+    for kind, handler in _handlers().items():
+        app.add_exception_handler(kind, handler)
     app.add_exception_handler(Exception, _on_unexpected)
+
+
+async def answer_of(request: Request, error: Exception) -> Response:
+    """Return the problem document of an error, or raise one that nobody foresaw."""
+    for kind, handler in _handlers().items():
+        if isinstance(error, kind):
+            return await handler(request, error)
+    raise error
+
+
+def _handlers() -> dict[type[Exception], Callable[[Request, Any], Awaitable[Response]]]:
+    return {
+        fbx.FbxError: _on_fbx,
+        HTTPException: _on_http,
+        RequestValidationError: _on_validation,
+        ClientDisconnect: _on_disconnect,
+        OSError: _on_os,
+    }
 
 
 def request_id_of(request: Request) -> str | None:

@@ -10,6 +10,7 @@ from starlette.routing import Route
 from app import errors
 from app.lifespan import lifespan
 from app.paths import STATIC
+from app.plain import PlainRoutes
 from app.routes import (
     buffers,
     docs,
@@ -47,12 +48,14 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # it is looked up at every request
     )
     app.state.settings = settings
     app.router.routes[:0] = PLAIN_ROUTES
     for module in ROUTERS:
         app.include_router(module.router)
     app.mount("/static", StaticAssets(directory=STATIC), name="static")
+    app.add_middleware(PlainRoutes, routes=PLAIN_ROUTES)
     app.add_middleware(Guard, settings=settings)
     app.state.error_page, app.state.login_page = pages.error_page, pages.login_page
     errors.install(app)

@@ -223,8 +223,10 @@ async def _check_discard(buffer: LiveBuffer, discard: bool, verb: str) -> None:
 
 def check_sample_bytes(deck: Deck, buffer: LiveBuffer, batch_size: int | None) -> None:
     """Refuse an answer over the limit before it is drawn."""
+    if (item := deck.item_bytes.get(buffer)) is None:
+        item = deck.item_bytes[buffer] = buffer.layout.sequence_length * timestep_bytes(buffer.config.spec)
     items = batch_size if batch_size is not None else buffer.layout.sample_batch_size
-    size = items * buffer.layout.sequence_length * timestep_bytes(buffer.config.spec)
+    size = items * item
     if size > deck.settings.max_response_bytes:
         raise InvalidArgumentError(
             f"`batch_size` must come to at most {deck.settings.max_response_bytes} bytes, got {items} items "

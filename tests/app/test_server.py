@@ -1,0 +1,145 @@
+"""The service behind a real socket: connections that end, long work, and the end of the service."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import uvicorn
+
+from app.main import create_app
+from fbxcore import wire
+from tests.app.support import buffer_body, settings_of, steps
+
+URL = "/api/v1/buffers"
+HEADERS = {"content-type": wire.FORMATS["safetensors"]}
+
+
+class Running:
+    """A service on a free port, in a thread."""
+
+    def __init__(self, data: Path):
+        self.app = create_app(settings_of(data))
+        config = uvicorn.Config(
+            self.app, port=0, log_level="critical", lifespan="on", timeout_graceful_shutdown=2
+        )
+        self.server = uvicorn.Server(config)
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.thread = threading.Thread(
+            target=self.server.run, kwargs={"sockets": [self.listener]}, daemon=True
+        )
+        self.thread.start()
+        while not self.server.started:
+            time.sleep(0.01)
+            assert self.thread.is_alive()
+
+    def stop(self) -> float:
+        """Stop and return how many seconds that took."""
+        begun = time.monotonic()
+        self.server.should_exit = True
+        self.thread.join(timeout=30)
+        self.listener.close()
+        return time.monotonic() - begun
+
+    def ask(
+        self, method: str, path: str, body: bytes | None = None, headers: dict | None = None
+    ) -> tuple[int, bytes]:
+        """Send one request on a connection of its own."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            connection.request(method, path, body, headers or {})
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A service with a filled buffer."""
+    running = Running(tmp_path_factory.mktemp("data"))
+    body = json.dumps(buffer_body("live")).encode()
+    assert running.ask("POST", URL, body, {"content-type": "application/json"})[0] == 201
+    experience = wire.encode(steps(2, 20), "safetensors")[0]
+    assert running.ask("POST", f"{URL}/live/experience", experience, HEADERS)[0] == 201
+    yield running
+    assert running.stop() < 10
+
+
+def test_a_connection_that_ends_within_a_body_adds_nothing(running: Running) -> None:
+    """Half a body and a closed socket leave the buffer as it is, and the service goes on."""
+    body = wire.encode(steps(2, 20), "safetensors")[0]
+    head = f"POST {URL}/live/experience HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {HEADERS['content-type']}\r\n"
+    for framing in (f"Content-Length: {len(body)}\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n400\r\n"):
+        with socket.create_connection(("127.0.0.1", running.port)) as connection:
+            connection.sendall((head + framing).encode() + body[: len(body) // 2])
+            connection.shutdown(socket.SHUT_WR)
+            time.sleep(0.05)
+
+    status, answer = running.ask("GET", f"{URL}/live")
+    assert (status, json.loads(answer)["size"]) == (200, 40)
+
+
+def test_a_client_that_leaves_while_it_waits_is_no_fault(running: Running) -> None:
+    """A waiting sample whose client closes leaves nothing counted."""
+    body = json.dumps(buffer_body("patient")).encode()
+    running.ask("POST", URL, body, {"content-type": "application/json"})
+    with socket.create_connection(("127.0.0.1", running.port)) as connection:
+        path = f"{URL}/patient/sample?timeout_ms=300"
+        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+        time.sleep(0.05)
+    time.sleep(0.4)
+
+    assert json.loads(running.ask("GET", f"{URL}/patient")[1])["sampled"] == 0
+
+
+def test_health_answers_while_large_samples_and_slices_run(running: Running) -> None:
+    """The 99th percentile of /livez stays below 500 ms under large samples and a first-time compile, WB-04."""
+    spec = {"image": {"shape": [32, 32, 3], "dtype": "uint8"}}
+    body = buffer_body("heavy", kind="item", spec=spec, max_length=4000, min_length=1, sample_batch_size=1000)
+    del body["add_batch_size"]
+    running.ask("POST", URL, json.dumps(body).encode(), {"content-type": "application/json"})
+    images = {"image": np.random.default_rng(0).integers(0, 255, (1000, 32, 32, 3), dtype=np.uint8)}
+    running.ask("POST", f"{URL}/heavy/experience", wire.encode(images, "safetensors")[0], HEADERS)
+    paths = [
+        f"{URL}/heavy/sample?batch_size={n}&format={f}" for n in (300, 700) for f in ("npz", "safetensors")
+    ]
+    work = threading.Thread(target=lambda: [running.ask("GET", path) for path in paths])
+    work.start()
+    waits = []
+    while work.is_alive():
+        begun = time.monotonic()
+        assert running.ask("GET", "/livez")[0] == 200
+        waits.append(time.monotonic() - begun)
+        time.sleep(0.02)
+
+    assert statistics.quantiles(waits, n=100)[98] < 0.5
+
+
+def test_a_stop_ends_open_streams_and_keeps_what_was_taken(tmp_path: Path) -> None:
+    """With an event stream and a waiting sample open, stopping takes less than 10 s, WB-02; all is there after."""
+    running = Running(tmp_path / "data")
+    running.ask("POST", URL, json.dumps(buffer_body("last")).encode(), {"content-type": "application/json"})
+    running.ask("POST", f"{URL}/last/experience", wire.encode(steps(2, 3), "safetensors")[0], HEADERS)
+    open_ones = []
+    for path in ("/api/v1/events", f"{URL}/last/sample?timeout_ms=30000"):
+        connection = socket.create_connection(("127.0.0.1", running.port))
+        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+        open_ones.append(connection)
+    time.sleep(0.2)
+    took = running.stop()
+    [connection.close() for connection in open_ones]
+
+    assert took < 10
+    again = Running(tmp_path / "data")
+    assert json.loads(again.ask("GET", f"{URL}/last")[1])["size"] == 6
+    again.stop()
