@@ -73,6 +73,7 @@ class VaultWriter:
         self.lock = threading.RLock()
         self._descriptor: int | None = descriptor
         self._hold = hold
+        self._pins: list[int] = []
         self._database = Database(path, structure)
         self._refresh()
 
@@ -212,6 +213,31 @@ class VaultWriter:
         with self.lock, self._held(check=False):
             repair_manifest(self.path)
             self._refresh()
+
+    @contextlib.contextmanager
+    def pinned(self) -> Iterator[int]:
+        """Keep the present generation from being swept for as long as somebody reads it; gives its number."""
+        with self.lock:
+            generation = self.generation
+            self._pins.append(generation)
+        try:
+            yield generation
+        finally:
+            with self.lock:
+                self._pins.remove(generation)
+
+    @property
+    def pins(self) -> frozenset[int]:
+        """Generations that somebody reads."""
+        return frozenset(self._pins)
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold the vault, as a commit does, after making sure that no other program committed."""
+        with self.lock, self._held():
+            if read_manifest(self.path) != self._manifest:
+                raise foreign_writer(label_of(self.path))
+            yield
 
     def close(self) -> None:
         """Give the vault's lock back; every commit is already on disk."""

@@ -165,6 +165,24 @@ def latest(manifest: bytes, label: str) -> dict[str, Any]:
     return versions[-1]
 
 
+class Dump:
+    """What lies in the files of a vault, node by node: for sweeping and verifying."""
+
+    def __init__(self, path: Path):
+        self.label = label_of(path)
+        self._files = ts.KvStore.open({"driver": "file", "path": f"{path}/"}, context=ts.Context()).result()
+
+    def manifest(self) -> dict[str, Any]:
+        """Return the manifest: the newest generations, and where the older ones are listed."""
+        with told(self.label):
+            return ts.ocdbt.dump(self._files).result()
+
+    def node(self, location: str) -> dict[str, Any]:
+        """Return a node of the tree of generations or of keys."""
+        with told(self.label):
+            return ts.ocdbt.dump(self._files, location).result()
+
+
 def create_files(path: Path, structure: Structure, compressor: Mapping[str, Any] | None, label: str) -> None:
     """Create the directory of an empty vault: all arrays in one transaction, then `metadata.json`."""
     path.mkdir()

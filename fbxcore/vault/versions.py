@@ -88,19 +88,10 @@ def create_version(
     Raises:
         ConflictError: if a tag is protected and names another version (code `tag_protected`).
     """
-    with writer.lock:
-        generation = writer.generation
-    with VaultReader.open(writer.path, generation=generation) as reader:
-        facts = _facts(reader, catalog, message, metadata)
-    with writer.lock:
-        records, foreign = _vault_records(writer), _load(catalog)
-        version = Version(_next_number(records, foreign[0]), **facts)
-        named = _tagged(_merged_tags(_vault_tags(writer), foreign[1]), tags, version.number)
-        records[version.number] = asdict(version)
-        writer.put(_page_of(records, version.number) | ({TAGS_KEY: _json(named)} if tags else {}))
-        if tags:
-            _forget(catalog, tags)
-    return version
+    with writer.pinned() as generation:
+        with VaultReader.open(writer.path, generation=generation) as reader:
+            facts = _facts(reader, catalog, message, metadata)
+        return _record(writer, catalog, facts, tags)
 
 
 def create_foreign_version(
@@ -257,6 +248,18 @@ def _by_digest(text: str, versions: Sequence[Version]) -> Version:
             loc=("ref",),
         )
     return found[-1]
+
+
+def _record(writer: VaultWriter, catalog: Path, facts: dict[str, Any], tags: Sequence[str]) -> Version:
+    with writer.lock:
+        records, foreign = _vault_records(writer), _load(catalog)
+        version = Version(_next_number(records, foreign[0]), **facts)
+        named = _tagged(_merged_tags(_vault_tags(writer), foreign[1]), tags, version.number)
+        records[version.number] = asdict(version)
+        writer.put(_page_of(records, version.number) | ({TAGS_KEY: _json(named)} if tags else {}))
+        if tags:
+            _forget(catalog, tags)
+    return version
 
 
 def _facts(reader: VaultReader, catalog: Path, message: str, metadata: Mapping | None) -> dict[str, Any]:
