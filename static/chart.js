@@ -35,14 +35,16 @@
     return { plot, data, labels };
   };
 
-  const push = ({ data, plot, labels }, at, values) => {
-    const last = data[0].at(-1) ?? 0;
-    if (at <= last) return;
-    const span = data[0].length > 1 ? last - data[0][0] : 0;
-    const rates = { added: values.add_rate, sampled: values.sample_rate };
-    data[0].push(at);
-    labels.forEach((l, i) => data[i + 1].push(rates[l.series] ?? null));
-    while (data[0].length > KEEP || (span > 60 && at - data[0][0] > span + 1)) data.forEach((column) => column.shift());
+  // Adds the points that are newer than the last one, and lets as many old ones go.
+  const push = ({ data, plot, labels }, points) => {
+    const span = data[0].length > 1 ? data[0].at(-1) - data[0][0] : 0;
+    points.times.forEach((at, i) => {
+      if (at <= (data[0].at(-1) ?? 0)) return;
+      data[0].push(at);
+      labels.forEach((l, s) => data[s + 1].push(points[l.series][i] ?? null));
+    });
+    const length = Math.max(span, 60) + 1;
+    while (data[0].length > KEEP || data[0].at(-1) - data[0][0] > length) data.forEach((column) => column.shift());
     plot.setData(data);
   };
 
@@ -52,8 +54,8 @@
     const chart = draw(box);
     const name = box.closest("[data-buffer]").dataset.buffer;
     addEventListener("flashdeck:buffers", ({ detail }) => {
-      const item = detail.items.find((candidate) => candidate.name === name);
-      if (item) push(chart, detail.at, item.values);
+      const points = detail.points?.[name];
+      if (points?.times.length) push(chart, points);
     });
     new ResizeObserver(() => chart.plot.setSize({ width: box.clientWidth, height: box.clientHeight })).observe(box);
     addEventListener("flashdeck:theme", () => chart.plot.redraw());

@@ -5,11 +5,14 @@ from __future__ import annotations
 import base64
 import struct
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from app.contexts import units
+from app.contexts.snippets import spec_of
 
 SHOWN = 4  # entries of a vector before it is cut
 SIDE = 96  # pixels of a picture's longer side
@@ -88,3 +91,11 @@ def png(pixels: np.ndarray) -> str:
 
 def _chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def schema_columns(spec: Mapping[str, Any]) -> list[Column]:
+    """The leaves of a spec as lines of a table."""
+    return [
+        Column(name, leaf.dtype, shape_text(leaf.shape), not leaf.shape, leaf.role or "")
+        for name, leaf in spec_of(spec).items()
+    ]

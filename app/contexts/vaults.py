@@ -10,8 +10,7 @@ from urllib.parse import quote, urlencode
 import numpy as np
 
 from app.contexts import live, snippets, units
-from app.contexts.buffers import schema_columns
-from app.contexts.cells import Cell, Column, cell, shape_text
+from app.contexts.cells import Cell, Column, cell, schema_columns, shape_text
 from app.contexts.shell import Empty, Fact, Link, Page, Pill, Snippet
 from fbxcore.spec import timestep_bytes
 

@@ -22,6 +22,7 @@ from fbxcore.errors import InvalidArgumentError
 router = APIRouter(prefix="/api/v1", route_class=StrictRoute, tags=["events"])
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 RETRY = b"retry: 1000\n\n"
+NEW_S = 2.0  # how far back the points of a first message go
 
 
 def streams_of(app: FastAPI) -> Streams:
@@ -72,18 +73,19 @@ async def _stream(deck: Deck, streams: Streams, topics: Topics, since: float | N
     """Send the full state at once and again each second; it ends with the service or the listener."""
     with streams.listener():
         yield RETRY
-        missed = events.missed(deck, topics, since) if since is not None else {}
         async for at in streams.ticks():
-            yield b"".join(_messages(deck, topics, at, missed))
-            missed = {}
+            yield b"".join(_messages(deck, topics, at, at - NEW_S if since is None else since))
+            since = at
 
 
-def _messages(deck: Deck, topics: Topics, at: float, missed: dict[str, Any]) -> list[bytes]:
+def _messages(deck: Deck, topics: Topics, at: float, since: float) -> list[bytes]:
     found = []
     if topics.has_buffers:
         sums = events.sums(deck) if topics.totals or topics.all_buffers else None
-        message = live.message(events.states(deck, topics), sums, at)
-        found.append(_event("buffers", at, message | ({"missed": missed} if missed else {})))
+        body = live.message(events.states(deck, topics), sums, at)
+        if topics.buffers:
+            body["points"] = events.points_since(deck, topics, since)
+        found.append(_event("buffers", at, body))
     if topics.has_vaults:
         found.append(_event("vaults", at, live.vaults_message(events.vault_states(deck, topics), at)))
     return found

@@ -11,7 +11,8 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.contexts import buffers as buffer_contexts
+from app.contexts import buffer as buffer_context
+from app.contexts import buffers as buffers_context
 from app.contexts import overview, shell
 from app.contexts import vaults as vault_contexts
 from app.contexts.samples import SampleTable, sample_table
@@ -79,7 +80,7 @@ async def show_buffers(
 ) -> Response:
     """List the live buffers."""
     states = events.states(deck)
-    page = buffer_contexts.buffers_page(
+    page = buffers_context.buffers_page(
         states,
         _recents(deck, [s["name"] for s in states]),
         base=_base(request),
@@ -121,11 +122,11 @@ async def show_buffer(
     field = field or ("priority" if state["kind"].startswith("prioritised") else "age")
     histogram = await buffer.histogram(field) if state["size"] else None
     sample, refusal = await _try_sample(deck, state, seed)
-    page = buffer_contexts.buffer_page(
+    page = buffer_context.buffer_page(
         state,
-        chart=buffer_contexts.rates_chart(state, rates),
-        windows=buffer_contexts.windows({key: text for key, (text, _) in WINDOWS.items()}, window),
-        histogram=buffer_contexts.histogram_panel(state, histogram, field),
+        chart=buffer_context.rates_chart(state, rates),
+        windows=buffer_context.windows({key: text for key, (text, _) in WINDOWS.items()}, window),
+        histogram=buffer_context.histogram_panel(state, histogram, field),
         sample=sample,
         sample_error=refusal,
         next_seed=secrets.randbits(31),
@@ -189,11 +190,9 @@ async def show_vault(
     entry, as_json = await _find_vault(deck, vault_name, vault_uid)
     shown = await vaults.show(deck, entry)
     asked = vault_contexts.asked(ref=ref, start=start, stop=stop, row=row, leaves=tuple(leaf or ()))
-    name = quote(shown["url"].rpartition("/")[0], safe="~%")
-    api = request.url_for(
-        "show_vault", vault_name=shown["url"].rpartition("/")[0], vault_uid=shown["vault_uid"]
-    )
-    table = await _slice_table(deck, entry, shown, asked, api.path)
+    address = quote(shown["url"], safe="~%/").split("/")
+    api = request.url_for("show_vault", vault_name=address[0], vault_uid=address[1]).path
+    table = await _slice_table(deck, entry, shown, asked, api)
     listed = versions.list_page(entry, limit=LISTED, next=None)
     page = vault_contexts.vault_page(
         shown,

@@ -173,8 +173,8 @@ def recent_rates(buffer: LiveBuffer, seconds: int) -> dict[str, list[float]]:
     }
 
 
-def missed(deck: Deck, topics: Topics, since: float) -> dict[str, dict[str, list[float]]]:
-    """Return what single buffers did since a time, for a client that was away."""
+def points_since(deck: Deck, topics: Topics, since: float) -> dict[str, dict[str, list[float]]]:
+    """Return the points of single buffers after a time: the newest ones, or what a client missed."""
     begin, found = max(since, time.time() - MAX_MISSED_S), {}
     for name in topics.buffers:
         if name in deck.buffers:
