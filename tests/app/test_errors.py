@@ -17,16 +17,23 @@ from tests.app.support import BASE, Api, refused, settings_of
 @pytest.mark.parametrize(
     ("error", "status"),
     [
-        (fbx.InvalidArgumentError("x"), 422), (fbx.StructureError("x"), 422), (fbx.NotSupportedError("x"), 422),
-        (fbx.NotFoundError("x"), 404), (fbx.ReclaimedError("x"), 410), (fbx.ConflictError("x"), 409),
-        (fbx.NotEnoughDataError("x"), 409), (fbx.UnavailableError("x"), 503), (fbx.StorageError("x"), 503),
-        (fbx.DamagedError("x"), 409), (fbx.DiskFullError("x"), 507),
+        (fbx.InvalidArgumentError("x"), 422),
+        (fbx.StructureError("x"), 422),
+        (fbx.NotSupportedError("x"), 422),
+        (fbx.NotFoundError("x"), 404),
+        (fbx.ReclaimedError("x"), 410),
+        (fbx.ConflictError("x"), 409),
+        (fbx.NotEnoughDataError("x"), 409),
+        (fbx.UnavailableError("x"), 503),
+        (fbx.StorageError("x"), 503),
+        (fbx.DamagedError("x"), 409),
+        (fbx.DiskFullError("x"), 507),
         (fbx.InvalidArgumentError("x", code="not_acceptable"), 406),
         (fbx.InvalidArgumentError("x", code="unsupported_media_type"), 415),
         (fbx.ConflictError("x", code="precondition_failed"), 412),
         (fbx.ConflictError("x", code="precondition_required"), 428),
     ],
-)  # fmt: skip
+)
 def test_each_class_has_its_status(error: fbx.FbxError, status: int) -> None:
     """The contract's status for each class and code."""
     assert errors.status_of(error) == status
@@ -54,13 +61,21 @@ def test_details_hints_and_waiting_are_members() -> None:
 
 @pytest.mark.parametrize(
     ("method", "path", "status", "code"),
-    [("GET", "/api/v1/nothing", 404, "not_found"), ("GET", "/nothing", 404, "not_found"),
-     ("DELETE", "/api/v1/buffers", 405, "method_not_allowed"), ("PUT", "/livez", 405, "method_not_allowed"),
-     ("GET", "/api/v1/buffers/x/experience", 405, "method_not_allowed"), ("GET", "/static/nothing.js", 404, "not_found"),
-     ("POST", "/api/v1/uploads", 422, "not_supported"), ("GET", "/api/v1/jobs/1", 422, "not_supported"),
-     ("POST", "/api/v1/imports", 422, "not_supported"), ("POST", "/api/v1/buffers/x/take", 422, "not_supported"),
-     ("POST", "/api/v1/buffers/x/snapshot", 422, "not_supported"), ("GET", "/api/v1/buffers/x/writers", 422, "not_supported")],
-)  # fmt: skip
+    [
+        ("GET", "/api/v1/nothing", 404, "not_found"),
+        ("GET", "/nothing", 404, "not_found"),
+        ("DELETE", "/api/v1/buffers", 405, "method_not_allowed"),
+        ("PUT", "/livez", 405, "method_not_allowed"),
+        ("GET", "/api/v1/buffers/x/experience", 405, "method_not_allowed"),
+        ("GET", "/static/nothing.js", 404, "not_found"),
+        ("POST", "/api/v1/uploads", 422, "not_supported"),
+        ("GET", "/api/v1/jobs/1", 422, "not_supported"),
+        ("POST", "/api/v1/imports", 422, "not_supported"),
+        ("POST", "/api/v1/buffers/x/take", 422, "not_supported"),
+        ("POST", "/api/v1/buffers/x/snapshot", 422, "not_supported"),
+        ("GET", "/api/v1/buffers/x/writers", 422, "not_supported"),
+    ],
+)
 def test_the_frameworks_own_errors_are_problems_too(
     api: Api, method: str, path: str, status: int, code: str
 ) -> None:

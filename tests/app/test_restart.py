@@ -172,9 +172,18 @@ def harm(vault: Path, how: str) -> None:
 
 @pytest.mark.parametrize(
     "how",
-    ["no metadata", "no manifest", "no data", "torn metadata", "metadata of another kind", "another major version",
-     "torn manifest", "junk manifest", "torn data"],
-)  # fmt: skip
+    [
+        "no metadata",
+        "no manifest",
+        "no data",
+        "torn metadata",
+        "metadata of another kind",
+        "another major version",
+        "torn manifest",
+        "junk manifest",
+        "torn data",
+    ],
+)
 def test_a_damaged_vault_is_listed_and_refused_and_harms_no_other(copied: Path, how: str) -> None:
     """Every resource of it is 4xx with the reason, never 500, and it stays as it is on the disk."""
     vault = copied / "vaults/direct/run1"
@@ -186,9 +195,11 @@ def test_a_damaged_vault_is_listed_and_refused_and_harms_no_other(copied: Path, 
         listed = {item["url"]: item["state"] for item in api.get(VAULTS).json()["items"]}
         assert listed["kept/run1"] == "ok"
         for method, path, body in [
-            ("GET", "/slice", None), ("GET", "/slice?ref=best", None), ("POST", "/versions", {}),
+            ("GET", "/slice", None),
+            ("GET", "/slice?ref=best", None),
+            ("POST", "/versions", {}),
             ("PATCH", "", {"metadata": {"x": 1}}),
-        ]:  # fmt: skip
+        ]:
             answer = api.request(method, f"{VAULTS}/direct/run1{path}", json=body)
             assert 400 <= answer.status_code < 500, (path, answer.text)
             assert answer.headers["content-type"] == "application/problem+json"

@@ -51,13 +51,26 @@ def test_loopback_needs_none(tmp_path: Path, host: str) -> None:
 
 @pytest.mark.parametrize(
     "headers",
-    [{}, {"authorization": "Bearer wrong"}, {"authorization": TOKEN}, {"authorization": f"Basic {TOKEN}"},
-     {"authorization": "Bearer "}, {"cookie": f"{COOKIE}={TOKEN}"}, {"cookie": f"{COOKIE}="}],
-)  # fmt: skip
+    [
+        {},
+        {"authorization": "Bearer wrong"},
+        {"authorization": TOKEN},
+        {"authorization": f"Basic {TOKEN}"},
+        {"authorization": "Bearer "},
+        {"cookie": f"{COOKIE}={TOKEN}"},
+        {"cookie": f"{COOKIE}="},
+    ],
+)
 def test_without_the_token_every_resource_is_401(guarded: Api, headers: dict) -> None:
     """No, wrong or misspelt tokens are refused before anything is looked up, also for unknown paths."""
-    for method, path in [("GET", BUFFERS), ("POST", BUFFERS), ("GET", f"{BUFFERS}/x/sample"), ("GET", "/nowhere"),
-                         ("POST", "/api/v1/scan"), ("GET", "/openapi.json")]:  # fmt: skip
+    for method, path in [
+        ("GET", BUFFERS),
+        ("POST", BUFFERS),
+        ("GET", f"{BUFFERS}/x/sample"),
+        ("GET", "/nowhere"),
+        ("POST", "/api/v1/scan"),
+        ("GET", "/openapi.json"),
+    ]:
         answer = guarded.request(method, path, headers=headers)
         refused(answer, 401, "unauthorized", "`Authorization`")
         assert answer.headers["www-authenticate"] == "Bearer"
@@ -158,9 +171,15 @@ def test_other_sites_neither_sample_nor_change(api: Api, filled: str, headers: d
     """Scripts of another site are 403 for sampling and every unsafe method, and nothing happens."""
     before = api.get(filled).json()
 
-    for method, path in [("GET", f"{filled}/sample"), ("POST", f"{filled}/sample"), ("POST", f"{filled}/experience"),
-                         ("DELETE", f"{filled}?discard=true"), ("POST", f"{filled}/reset?discard=true"),
-                         ("PUT", filled), ("GET", filled)]:  # fmt: skip
+    for method, path in [
+        ("GET", f"{filled}/sample"),
+        ("POST", f"{filled}/sample"),
+        ("POST", f"{filled}/experience"),
+        ("DELETE", f"{filled}?discard=true"),
+        ("POST", f"{filled}/reset?discard=true"),
+        ("PUT", filled),
+        ("GET", filled),
+    ]:
         refused(api.request(method, path, headers=headers), 403, "cross_site", "`Origin`")
     assert api.get(filled).json() == before
 

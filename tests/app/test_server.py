@@ -78,7 +78,8 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 def test_a_connection_that_ends_within_a_body_adds_nothing(running: Running) -> None:
     """Half a body and a closed socket leave the buffer as it is, and the service goes on."""
     body = wire.encode(steps(2, 20), "safetensors")[0]
-    head = f"POST {URL}/live/experience HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {HEADERS['content-type']}\r\n"
+    kind = HEADERS["content-type"]
+    head = f"POST {URL}/live/experience HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {kind}\r\n"
     for framing in (f"Content-Length: {len(body)}\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n400\r\n"):
         with socket.create_connection(("127.0.0.1", running.port)) as connection:
             connection.sendall((head + framing).encode() + body[: len(body) // 2])
@@ -103,7 +104,7 @@ def test_a_client_that_leaves_while_it_waits_is_no_fault(running: Running) -> No
 
 
 def test_health_answers_while_large_samples_and_slices_run(running: Running) -> None:
-    """The 99th percentile of /livez stays below 500 ms under large samples and a first-time compile, WB-04."""
+    """The 99th percentile of /livez stays below 500 ms under large samples and compiling, WB-04."""
     spec = {"image": {"shape": [32, 32, 3], "dtype": "uint8"}}
     body = buffer_body("heavy", kind="item", spec=spec, max_length=4000, min_length=1, sample_batch_size=1000)
     del body["add_batch_size"]
@@ -126,7 +127,7 @@ def test_health_answers_while_large_samples_and_slices_run(running: Running) -> 
 
 
 def test_a_stop_ends_open_streams_and_keeps_what_was_taken(tmp_path: Path) -> None:
-    """With an event stream and a waiting sample open, stopping takes less than 10 s, WB-02; all is there after."""
+    """With a stream and a waiting sample open, stopping takes under 10 s, WB-02; all is there after."""
     running = Running(tmp_path / "data")
     running.ask("POST", URL, json.dumps(buffer_body("last")).encode(), {"content-type": "application/json"})
     running.ask("POST", f"{URL}/last/experience", wire.encode(steps(2, 3), "safetensors")[0], HEADERS)

@@ -113,13 +113,16 @@ def test_a_dry_run_answers_the_same_and_makes_nothing(api: Api) -> None:
         ({"spec": {"x": {"shape": [2], "dtype": "object"}}}, "invalid_argument", "dtype"),
         ({"spec": {"x": {"shape": [-1], "dtype": "int32"}}}, "invalid_argument", "shape"),
         ({"spec": {"x": {"shape": [1] * 40, "dtype": "int32"}}}, "invalid_argument", "shape"),
-        ({"spec": {"a/b": {"shape": [], "dtype": "int32"}, "a.b": {"shape": [], "dtype": "int32"}}},
-         "invalid_argument", "spec"),
+        (
+            {"spec": {"a/b": {"shape": [], "dtype": "int32"}, "a.b": {"shape": [], "dtype": "int32"}}},
+            "invalid_argument",
+            "spec",
+        ),
         ({"spec": {"..": {"shape": [], "dtype": "int32"}}}, "invalid_argument", ".."),
         ({"spec": {"x\0": {"shape": [], "dtype": "int32"}}}, "invalid_argument", "spec"),
         ({"spec": {str(i): {"shape": [], "dtype": "int32"} for i in range(300)}}, "invalid_argument", "spec"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_configuration_names_its_field_and_makes_nothing(
     api: Api, change: dict, code: str, field: str
 ) -> None:
@@ -248,7 +251,7 @@ def test_two_buffers_never_write_one_vault(api: Api) -> None:
 
 
 def test_a_vault_is_continued_only_with_equal_spec_and_rows(api: Api) -> None:
-    """A later buffer of the same spec goes on behind what is there; another spec is 409 and changes nothing."""
+    """A later buffer of the same spec goes on behind what is there; another spec is 409, nothing changes."""
     make(api, "before", persist_to="continued/run1")
     send(api, f"{URL}/before/experience", steps(2, 5))
     api.delete(f"{URL}/before")
@@ -289,11 +292,15 @@ def test_stats_histogram_and_timeseries_tell_of_the_same_buffer(api: Api) -> Non
 @pytest.mark.parametrize(
     ("url", "field"),
     [
-        ("histogram?field=colour", "field"), ("histogram?field=times_sampled", "field"), ("histogram", "field"),
-        ("histogram?field=age&bins=0", "bins"), ("timeseries?metric=colour", "metric"), ("timeseries", "metric"),
+        ("histogram?field=colour", "field"),
+        ("histogram?field=times_sampled", "field"),
+        ("histogram", "field"),
+        ("histogram?field=age&bins=0", "bins"),
+        ("timeseries?metric=colour", "metric"),
+        ("timeseries", "metric"),
         ("timeseries?metric=size&points=0", "points"),
     ],
-)  # fmt: skip
+)
 def test_wrong_statistics_are_refused(api: Api, url: str, field: str) -> None:
     """Unknown fields and metrics are 422 naming the parameter."""
     api.put(f"{URL}/asked", json=buffer_body("asked"))
@@ -304,7 +311,7 @@ def test_wrong_statistics_are_refused(api: Api, url: str, field: str) -> None:
 
 
 def test_a_link_in_the_data_directory_is_never_followed(tmp_path: Path) -> None:
-    """A buffer or vault whose directory is a link elsewhere is refused, and nothing is written there, WB-07."""
+    """A buffer or vault that is a link elsewhere is refused, and nothing is written there, WB-07."""
     outside = tmp_path / "outside"
     outside.mkdir()
     with serve(tmp_path / "data") as api:

@@ -72,8 +72,11 @@ def test_a_sample_holds_consecutive_steps_of_what_was_added(api: Api, filled: st
             name: drawn[name].dtype.name for name in ("indices", "generations", "probabilities", "weights")
         }
         assert dtypes == {
-            "indices": "int32", "generations": "int64", "probabilities": "float32", "weights": "float32",
-        }  # fmt: skip
+            "indices": "int32",
+            "generations": "int64",
+            "probabilities": "float32",
+            "weights": "float32",
+        }
 
 
 def test_the_same_seed_on_the_same_state_gives_the_same_bytes(api: Api, filled: str) -> None:
@@ -130,14 +133,25 @@ def test_accept_chooses_the_format_and_npz_is_for_everybody_else(api: Api, fille
 @pytest.mark.parametrize(
     ("query", "field"),
     [
-        ("batch_size=0", "batch_size"), ("batch_size=-1", "batch_size"), ("batch_size=x", "batch_size"),
-        ("batch_size=1.5", "batch_size"), ("batch_size=99999999999999999999", "batch_size"),
-        ("batch_size=²", "batch_size"), ("batch_size=1&batch_size=2", "batch_size"), ("batch_size=", "batch_size"),
-        ("seed=-1", "seed"), ("seed=9223372036854775808", "seed"), ("beta=2", "beta"), ("beta=nan", "beta"),
-        ("timeout_ms=30001", "timeout_ms"), ("timeout_ms=-1", "timeout_ms"), ("peek=maybe", "peek"),
-        ("colour=red", "colour"), ("Seed=1", "Seed"),
+        ("batch_size=0", "batch_size"),
+        ("batch_size=-1", "batch_size"),
+        ("batch_size=x", "batch_size"),
+        ("batch_size=1.5", "batch_size"),
+        ("batch_size=99999999999999999999", "batch_size"),
+        ("batch_size=²", "batch_size"),
+        ("batch_size=1&batch_size=2", "batch_size"),
+        ("batch_size=", "batch_size"),
+        ("seed=-1", "seed"),
+        ("seed=9223372036854775808", "seed"),
+        ("beta=2", "beta"),
+        ("beta=nan", "beta"),
+        ("timeout_ms=30001", "timeout_ms"),
+        ("timeout_ms=-1", "timeout_ms"),
+        ("peek=maybe", "peek"),
+        ("colour=red", "colour"),
+        ("Seed=1", "Seed"),
     ],
-)  # fmt: skip
+)
 def test_wrong_sample_parameters_are_named_and_nothing_is_drawn(
     api: Api, filled: str, query: str, field: str
 ) -> None:
@@ -185,12 +199,26 @@ def test_a_waiting_sample_is_woken_by_the_add_it_waits_for(api: Api, empty: str)
     [
         (lambda e: e.pop("reward"), "structure_mismatch", ["`reward`"]),
         (lambda e: e.update(extra=e["reward"]), "structure_mismatch", ["`extra`"]),
-        (lambda e: e.update(reward=e["reward"].astype(np.float64)), "structure_mismatch",
-         ["`reward`", "float32", "float64"]),
-        (lambda e: e.update(action=e["action"].astype(np.float32)), "structure_mismatch", ["`action`", "int32"]),
-        (lambda e: e.update({"obs/vector": e["obs/vector"][..., :2]}), "structure_mismatch",
-         ["`obs/vector`", "3]", "[2, 3, 2]"]),
-        (lambda e: e.update({"obs/vector": e["obs/vector"][..., :1]}), "structure_mismatch", ["`obs/vector`"]),
+        (
+            lambda e: e.update(reward=e["reward"].astype(np.float64)),
+            "structure_mismatch",
+            ["`reward`", "float32", "float64"],
+        ),
+        (
+            lambda e: e.update(action=e["action"].astype(np.float32)),
+            "structure_mismatch",
+            ["`action`", "int32"],
+        ),
+        (
+            lambda e: e.update({"obs/vector": e["obs/vector"][..., :2]}),
+            "structure_mismatch",
+            ["`obs/vector`", "3]", "[2, 3, 2]"],
+        ),
+        (
+            lambda e: e.update({"obs/vector": e["obs/vector"][..., :1]}),
+            "structure_mismatch",
+            ["`obs/vector`"],
+        ),
         (lambda e: e.update(reward=e["reward"][..., None]), "structure_mismatch", ["`reward`", "[2, 3, 1]"]),
         (lambda e: e.update(reward=e["reward"][:, 0]), "structure_mismatch", ["`reward`"]),
         (lambda e: e.update(reward=e["reward"][:, :2]), "structure_mismatch", ["`reward`", "[2, 3]"]),
@@ -198,7 +226,7 @@ def test_a_waiting_sample_is_woken_by_the_add_it_waits_for(api: Api, empty: str)
         (lambda e: e.update({n: x[:, :0] for n, x in e.items()}), "structure_mismatch", ["at least one"]),
         (lambda e: e.clear(), "structure_mismatch", ["`action`"]),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("format", ["safetensors", "npz", "msgpack"])
 def test_experience_of_another_structure_names_the_leaf_and_adds_nothing(
     api: Api, filled: str, change, code: str, words: list[str], format: str
@@ -213,9 +241,17 @@ def test_experience_of_another_structure_names_the_leaf_and_adds_nothing(
 
 @pytest.mark.parametrize(
     ("leaf", "value", "word"),
-    [("obs/image", 1.5, "1.5"), ("obs/image", 300, "300"), ("obs/image", -1, "-1"), ("action", "one", "one"),
-     ("action", None, "action"), ("reward", [1, 2], "reward"), ("action", True, "action"), ("action", {}, "action")],
-)  # fmt: skip
+    [
+        ("obs/image", 1.5, "1.5"),
+        ("obs/image", 300, "300"),
+        ("obs/image", -1, "-1"),
+        ("action", "one", "one"),
+        ("action", None, "action"),
+        ("reward", [1, 2], "reward"),
+        ("action", True, "action"),
+        ("action", {}, "action"),
+    ],
+)
 def test_json_numbers_that_their_dtype_cannot_hold_are_refused(
     api: Api, filled: str, leaf: str, value: object, word: str
 ) -> None:
@@ -304,13 +340,21 @@ def test_a_cast_that_would_change_values_is_refused(api: Api, empty: str) -> Non
     """2**40 does not fit int32, and 1e300 no float32: 422, nothing added."""
     given = steps(2, 3)
     refused(
-        send(api, f"{empty}/experience?cast=same_kind", given | {"action": given["action"].astype(np.int64) + 2**40}),
-        422, "structure_mismatch", "`action`",
-    )  # fmt: skip
+        send(
+            api,
+            f"{empty}/experience?cast=same_kind",
+            given | {"action": given["action"].astype(np.int64) + 2**40},
+        ),
+        422,
+        "structure_mismatch",
+        "`action`",
+    )
     refused(
         send(api, f"{empty}/experience?cast=same_kind", given | {"reward": np.full((2, 3), 1e300)}),
-        422, "structure_mismatch", "`reward`",
-    )  # fmt: skip
+        422,
+        "structure_mismatch",
+        "`reward`",
+    )
     assert size(api, empty) == 0
 
 
@@ -405,10 +449,16 @@ def test_a_writers_sequence_must_grow(api: Api, empty: str) -> None:
 
 @pytest.mark.parametrize(
     ("query", "headers", "field"),
-    [("?writer=a", {}, "sequence"), ("?sequence=1", {}, "writer"), ("?writer=&sequence=1", {}, "writer"),
-     ("?writer=a&sequence=-1", {}, "sequence"), ("?writer=a&sequence=x", {}, "sequence"),
-     ("", {"idempotency-key": "k" * 256}, "Idempotency-Key"), ("?end=terminated", {}, "end")],
-)  # fmt: skip
+    [
+        ("?writer=a", {}, "sequence"),
+        ("?sequence=1", {}, "writer"),
+        ("?writer=&sequence=1", {}, "writer"),
+        ("?writer=a&sequence=-1", {}, "sequence"),
+        ("?writer=a&sequence=x", {}, "sequence"),
+        ("", {"idempotency-key": "k" * 256}, "Idempotency-Key"),
+        ("?end=terminated", {}, "end"),
+    ],
+)
 def test_wrong_identities_are_refused(api: Api, filled: str, query: str, headers: dict, field: str) -> None:
     """Half a writer's identity, a key too long and fields of a later day are 422 naming them."""
     answer = send(api, f"{filled}/experience{query}", steps(2, 2), headers=headers)
@@ -502,7 +552,7 @@ def test_an_item_overwritten_since_is_stale(api: Api, empty: str) -> None:
 def test_wrong_priorities_are_refused_and_none_is_applied(
     api: Api, empty: str, change: dict, word: str
 ) -> None:
-    """Not-a-number, infinite and negative priorities name their position; lists of other lengths are refused."""
+    """Not-a-number, infinite and negative priorities name their position; other lengths are refused."""
     send(api, f"{empty}/experience", steps(2, 10))
     before = api.get(f"{empty}/histogram?field=priority").json()
     body = {"indices": [0, 1], "priorities": [1.0, 1.0], "generations": [0, 1]} | change
@@ -520,10 +570,14 @@ def test_wrong_priorities_are_refused_and_none_is_applied(
     [
         ("flat", {"add_batch_size": 2}, (2, 10), (4,)),
         ("item", {"add_batch_size": None}, (1, 20), (4,)),
-        ("trajectory", {"sample_sequence_length": 3, "period": 1, "min_length_time_axis": 4,
-                        "max_length_time_axis": 32}, (2, 10), (4, 3)),
+        (
+            "trajectory",
+            {"sample_sequence_length": 3, "period": 1, "min_length_time_axis": 4, "max_length_time_axis": 32},
+            (2, 10),
+            (4, 3),
+        ),
     ],
-)  # fmt: skip
+)
 def test_uniform_kinds_are_served_too(
     api: Api, kind: str, arguments: dict, given: tuple, leading: tuple
 ) -> None:

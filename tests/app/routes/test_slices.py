@@ -30,14 +30,24 @@ def vault(api: Api) -> None:
 @pytest.mark.parametrize(
     ("query", "expected"),
     [
-        ("", range(30)), ("start=3&stop=7", range(3, 7)), ("start=-4", range(26, 30)), ("stop=-25", range(5)),
-        ("start=2&stop=20&step=5", range(2, 20, 5)), ("step=-7", range(30)[::-7]),
-        ("start=10&stop=2&step=-3", range(10, 2, -3)), ("start=5&stop=5", range(0)),
-        ("start=100", range(0)), ("stop=1000", range(30)), ("timesteps=4", range(26, 30)),
-        ("timesteps=0", range(0)), ("timesteps=1000", range(30)), ("percentiles=0,10", range(3)),
-        ("percentiles=10,50", range(3, 15)), ("percentiles=33.3,100", range(9, 30)),
+        ("", range(30)),
+        ("start=3&stop=7", range(3, 7)),
+        ("start=-4", range(26, 30)),
+        ("stop=-25", range(5)),
+        ("start=2&stop=20&step=5", range(2, 20, 5)),
+        ("step=-7", range(30)[::-7]),
+        ("start=10&stop=2&step=-3", range(10, 2, -3)),
+        ("start=5&stop=5", range(0)),
+        ("start=100", range(0)),
+        ("stop=1000", range(30)),
+        ("timesteps=4", range(26, 30)),
+        ("timesteps=0", range(0)),
+        ("timesteps=1000", range(30)),
+        ("percentiles=0,10", range(3)),
+        ("percentiles=10,50", range(3, 15)),
+        ("percentiles=33.3,100", range(9, 30)),
     ],
-)  # fmt: skip
+)
 def test_a_slice_holds_what_python_would_give(api: Api, query: str, expected: range) -> None:
     """All forms give the steps that Python's slice of the version's length gives, in both rows."""
     answer = api.get(f"{VAULT}/slice?ref=2&{query}")
@@ -69,9 +79,16 @@ def test_rows_and_leaves_choose_arrays(api: Api) -> None:
 
 @pytest.mark.parametrize(
     ("ref", "length", "version"),
-    [("1", 20, "1"), ("v1", 20, "1"), ("2", 30, "2"), ("latest", 30, "2"), ("best", 30, "2"), ("head", 31, "head"),
-     (None, 31, "head")],
-)  # fmt: skip
+    [
+        ("1", 20, "1"),
+        ("v1", 20, "1"),
+        ("2", 30, "2"),
+        ("latest", 30, "2"),
+        ("best", 30, "2"),
+        ("head", 31, "head"),
+        (None, 31, "head"),
+    ],
+)
 def test_every_ref_means_its_version(api: Api, ref: str | None, length: int, version: str) -> None:
     """Numbers, `latest`, tags and `head` (the default, with what is only in the log) have their lengths."""
     answer = api.get(f"{VAULT}/slice", params={"ref": ref} if ref else None)
@@ -91,7 +108,9 @@ def test_a_digest_names_its_version(api: Api) -> None:
 @pytest.mark.parametrize("format", list(wire.FORMATS))
 def test_the_file_is_named_after_what_it_holds(api: Api, format: str) -> None:
     """`cut-run1-v2-0-10.npz`, with the step where it is not 1, and the head's by its name."""
-    name = lambda query: api.get(f"{VAULT}/slice?format={format}&{query}").headers["content-disposition"]  # noqa: E731
+
+    def name(query: str) -> str:
+        return api.get(f"{VAULT}/slice?format={format}&{query}").headers["content-disposition"]
 
     assert name("ref=best&stop=10") == f'attachment; filename="cut-run1-v2-0-10.{format}"'
     assert name("ref=1&step=5") == f'attachment; filename="cut-run1-v1-0-20-5.{format}"'
@@ -150,14 +169,28 @@ def test_npz_opens_with_numpy_alone(api: Api) -> None:
 @pytest.mark.parametrize(
     ("query", "field"),
     [
-        ("start=x", "start"), ("step=0", "step"), ("timesteps=-1", "timesteps"), ("start=1&timesteps=2", "timesteps"),
-        ("percentiles=50,10", "percentiles"), ("percentiles=0,101", "percentiles"), ("percentiles=5", "percentiles"),
-        ("percentiles=50,50", "percentiles"), ("percentiles=-1,5", "percentiles"), ("percentiles=a,b", "percentiles"),
-        ("percentiles=0,nan", "percentiles"), ("percentiles=0,10&step=2", "percentiles"), ("rows=x", "rows"),
-        ("rows=2:2", "rows"), ("rows=5:9", "rows"), ("rows=1", "rows"), ("leaves=nope", "leaves"),
-        ("leaves=", "leaves"), ("colour=1", "colour"), ("start=1&start=2", "start"),
+        ("start=x", "start"),
+        ("step=0", "step"),
+        ("timesteps=-1", "timesteps"),
+        ("start=1&timesteps=2", "timesteps"),
+        ("percentiles=50,10", "percentiles"),
+        ("percentiles=0,101", "percentiles"),
+        ("percentiles=5", "percentiles"),
+        ("percentiles=50,50", "percentiles"),
+        ("percentiles=-1,5", "percentiles"),
+        ("percentiles=a,b", "percentiles"),
+        ("percentiles=0,nan", "percentiles"),
+        ("percentiles=0,10&step=2", "percentiles"),
+        ("rows=x", "rows"),
+        ("rows=2:2", "rows"),
+        ("rows=5:9", "rows"),
+        ("rows=1", "rows"),
+        ("leaves=nope", "leaves"),
+        ("leaves=", "leaves"),
+        ("colour=1", "colour"),
+        ("start=1&start=2", "start"),
     ],
-)  # fmt: skip
+)
 def test_wrong_slices_are_refused_with_their_field(api: Api, query: str, field: str) -> None:
     """Each is 422 with the parameter's name and what was given in the sentence."""
     answer = api.get(f"{VAULT}/slice?ref=2&{query}")

@@ -225,9 +225,18 @@ def test_paths_that_lead_elsewhere_are_not_found(api: Api, path: str) -> None:
 
 @pytest.mark.parametrize(
     ("method", "path"),
-    [("DELETE", ""), ("GET", "/episodes"), ("GET", "/episodes/3"), ("GET", "/stats"), ("GET", "/diff?from=1&to=2"),
-     ("POST", "/fork"), ("POST", "/edits"), ("POST", "/restore"), ("DELETE", "/versions/1")],
-)  # fmt: skip
+    [
+        ("DELETE", ""),
+        ("GET", "/episodes"),
+        ("GET", "/episodes/3"),
+        ("GET", "/stats"),
+        ("GET", "/diff?from=1&to=2"),
+        ("POST", "/fork"),
+        ("POST", "/edits"),
+        ("POST", "/restore"),
+        ("DELETE", "/versions/1"),
+    ],
+)
 def test_what_comes_later_says_so(api: Api, method: str, path: str) -> None:
     """Resources of the contract that are not served yet are 422 `not_supported`."""
     refused(api.request(method, f"{URL}/any/run1{path}"), 422, "not_supported")
@@ -265,9 +274,9 @@ class TestLists:
 
     def test_a_query_matches_names_and_tags(self, mirrored: Api) -> None:
         """Part of a name, in any case, or of a tag; `%` and `_` mean themselves."""
-        found = lambda query: [
-            i["vault_name"] for i in mirrored.get(URL, params={"query": query}).json()["items"]
-        ]  # noqa: E731
+
+        def found(query):
+            return [i["vault_name"] for i in mirrored.get(URL, params={"query": query}).json()["items"]]  # noqa: E731
 
         assert found("LIST-3") == ["list-3"]
         assert found("3/run") == ["list-3"]
