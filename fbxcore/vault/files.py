@@ -70,15 +70,38 @@ def clear_stale_lock(path: Path) -> None:
     except FileNotFoundError:
         return
     try:
-        command = getattr(fcntl, "F_OFD_SETLK", fcntl.F_SETLK)
-        with contextlib.suppress(BlockingIOError, PermissionError, FileNotFoundError):
-            # struct flock: type, whence, start, length, pid
-            fcntl.fcntl(descriptor, command, struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
-            here, there = os.fstat(descriptor), os.stat(name)
-            if here.st_size and (here.st_ino, here.st_dev) == (there.st_ino, there.st_dev):
-                os.ftruncate(descriptor, 0)
+        if _is_left_behind(descriptor, name):
+            os.ftruncate(descriptor, 0)
     finally:
         os.close(descriptor)
+
+
+def clear_stale_data(path: Path) -> None:
+    """Remove data files that a failed or killed commit began and nobody writes any more.
+
+    On a full disk they would keep what room there is.
+    """
+    for name in (path / "d").glob("*.__lock"):
+        with contextlib.suppress(FileNotFoundError):
+            descriptor = os.open(name, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                if _is_left_behind(descriptor, name):
+                    name.unlink()
+            finally:
+                os.close(descriptor)
+
+
+def _is_left_behind(descriptor: int, name: Path) -> bool:
+    """Lock an open file, and say whether it has content, was unlocked, and still has that name."""
+    command = getattr(fcntl, "F_OFD_SETLK", fcntl.F_SETLK)
+    # struct flock: type, whence, start, length, pid
+    whole = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    try:
+        fcntl.fcntl(descriptor, command, whole)
+        here, there = os.fstat(descriptor), os.stat(name)
+    except (BlockingIOError, PermissionError, FileNotFoundError):
+        return False
+    return here.st_size > 0 and (here.st_ino, here.st_dev) == (there.st_ino, there.st_dev)
 
 
 def read_manifest(path: Path) -> bytes:
@@ -91,6 +114,10 @@ def read_manifest(path: Path) -> bytes:
         content = (path / MANIFEST).read_bytes()
     except (FileNotFoundError, IsADirectoryError) as error:
         raise _damaged(path, "must exist", "no such file") from error
+    except OSError as error:
+        raise StorageError(
+            f"File `{MANIFEST}` of vault '{label_of(path)}' must be readable, got: {error.strerror}."
+        ) from error
     if len(content) < _HEADER or content[:4] != MAGIC:
         raise _damaged(path, "must start with a manifest's magic bytes", content[:4])
     (length,) = struct.unpack_from("<Q", content, 4)

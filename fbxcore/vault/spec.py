@@ -137,18 +137,26 @@ def parse_structure(content: bytes, *, where: str) -> Structure:
     """
     found = _parse_object(content, where)
     version = _parse_version(found.get("version"), where)
-    if "structure_shape" in found and "structure_dtype" in found:
-        pairs = list(_walk(found["structure_shape"], found["structure_dtype"], (), where))
-    elif "structure" in found:  # development versions: a pair [shape, dtype] at each leaf
-        pairs = list(_walk_pairs(found["structure"], ()))
-    else:
-        raise _damaged(where, "must say `structure_shape` and `structure_dtype`", list(found))
+    try:
+        pairs = list(_pairs(found, where))
+    except RecursionError as error:
+        raise _damaged(where, "must nest its leaves less deeply", "too deep a tree") from error
     if not pairs:
         raise _damaged(where, "must have at least one leaf", found)
     leaves, leading = _parse_leaves(pairs, found.get(OURS), where)
     user = {key: value for key, value in found.items() if key not in (*_RESERVED, "compression")}
     tree = _rebuild({leaf.parts: leaf.name for leaf in leaves})
     return Structure(leaves, *leading, version, tree, user)
+
+
+def _pairs(found: dict[str, Any], where: str) -> Iterator[tuple[tuple, Any, Any]]:
+    """Yield the tree path, shape and dtype of each leaf, in the form of any version."""
+    if "structure_shape" in found and "structure_dtype" in found:
+        yield from _walk(found["structure_shape"], found["structure_dtype"], (), where)
+    elif "structure" in found:  # development versions: a pair [shape, dtype] at each leaf
+        yield from _walk_pairs(found["structure"], ())
+    else:
+        raise _damaged(where, "must say `structure_shape` and `structure_dtype`", list(found))
 
 
 def _parse_object(content: bytes, where: str) -> dict[str, Any]:

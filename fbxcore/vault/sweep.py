@@ -18,14 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fbxcore.errors import DamagedError
-from fbxcore.vault.files import disk_bytes, label_of, sync_directory
-from fbxcore.vault.store import SWEEP_KEY, VaultWriter
+from fbxcore.errors import DamagedError, DiskFullError
+from fbxcore.vault.files import clear_stale_data, disk_bytes, label_of, sync_directory
+from fbxcore.vault.store import VaultWriter
 from fbxcore.vault.store_arrays import Dump
+from fbxcore.vault.store_reader import SWEEP_KEY
 from fbxcore.vault.versions import list_versions
 
 GRACE_S = 900.0
-_DATA = re.compile(r"[0-9a-f]{32}(\.__lock)?")
+_DATA = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
@@ -68,13 +69,19 @@ def sweep(
         young = {number for number, commit_time in generations.items() if commit_time / 1e9 >= before}
         _check_there(writer, named, generations)
         kept = named | young | writer.pins | {writer.generation}
+        record = {SWEEP_KEY: json.dumps({"generation": writer.generation, "kept": sorted(kept)}).encode()}
+        is_noted = False
         if not dry_run:
-            record = {"generation": writer.generation, "kept": sorted(kept)}
-            kept.add(writer.put({SWEEP_KEY: json.dumps(record).encode()}))
+            clear_stale_data(writer.path)
+            with contextlib.suppress(DiskFullError):  # then it is noted after room was made
+                kept.add(writer.put(record))
+                is_noted = True
         used = _used_files(Dump(writer.path), kept)
         unused = list(_unused(writer.path / "d", used, before))
         if not dry_run:
             _delete(writer.path / "d", unused, progress)
+            if not is_noted:
+                writer.put(record)
         total = sum(size for _, size in unused)
         left = disk_bytes(writer.path) - (total if dry_run else 0)
         return Swept(len(unused), total, tuple(sorted(kept)), left, dry_run)

@@ -1,0 +1,186 @@
+"""Reading vaults: one generation at a time, without writing anything."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fbxcore.errors import DamagedError, InvalidArgumentError, NotFoundError, ReclaimedError
+from fbxcore.types import Spec
+from fbxcore.vault.faults import told
+from fbxcore.vault.files import METADATA, disk_bytes, label_of, read_manifest
+from fbxcore.vault.spec import Structure, parse_structure
+from fbxcore.vault.store_arrays import Database, latest
+
+SWEEP_KEY = "_flashdeck/sweep"
+"""What the last sweep kept: generations up to `generation` are gone, save those in `kept`."""
+
+
+class VaultReader:
+    """One generation of a vault, read only: nothing is written, and later commits do not show."""
+
+    def __init__(self, path: Path, structure: Structure, generation: int | None):
+        self.path = path
+        self.structure = structure
+        self.manifest = manifest = read_manifest(path)
+        newest = latest(manifest, label_of(path))
+        self.is_newest = generation is None or generation == newest["generation_number"]
+        self.generation: int = newest["generation_number"] if generation is None else generation
+        self._newest = newest
+        with _missing_told(self):
+            self._database = Database(path, structure, manifest=manifest, generation=self.generation)
+            self.length = self._database.length()
+
+    @classmethod
+    def open(cls, path: Path, *, generation: int | None = None) -> VaultReader:
+        """Open the newest or an older generation.
+
+        Raises:
+            NotFoundError: if there is no such directory or generation.
+            ReclaimedError: if the generation's bytes were given back.
+            DamagedError: if the vault is damaged or half made; names the file.
+        """
+        path = Path(path).absolute()
+        if not path.is_dir():
+            raise NotFoundError(f"No vault named '{label_of(path)}'.")
+        if generation is not None and (type(generation) is not int or generation < 1):
+            raise InvalidArgumentError(
+                f"`generation` must be a positive integer, got {generation!r}.", loc=("generation",)
+            )
+        return cls(path, read_structure(path), generation)
+
+    @property
+    def spec(self) -> Spec:
+        return self.structure.spec
+
+    @property
+    def rows(self) -> int:
+        return self.structure.rows
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        return dict(self.structure.metadata)
+
+    @property
+    def version(self) -> float:
+        """The version of the vault's format."""
+        return self.structure.version
+
+    @property
+    def live_bytes(self) -> int:
+        """Bytes of the newest generation alone."""
+        statistics = self._newest["root"]["statistics"]
+        return statistics["num_indirect_value_bytes"] + statistics["num_tree_bytes"]
+
+    @property
+    def disk_bytes(self) -> int:
+        """Bytes of all files, with every older generation."""
+        return disk_bytes(self.path)
+
+    def read(
+        self,
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        step: int = 1,
+        rows: slice = slice(None),
+        leaves: Sequence[str] | None = None,
+    ) -> dict[str, np.ndarray]:
+        """Return the timesteps `range(start, stop, step)` of each leaf, `[B, t, ...]`.
+
+        What lies behind the length is cut off, as with a Python slice. A negative step reads backwards.
+        """
+        steps = self._steps(start, stop, step)
+        names = list(self.spec) if leaves is None else list(leaves)
+        for name in names:
+            if name not in self.spec:
+                raise NotFoundError(
+                    f"No leaf named {name!r}. Leaves: {', '.join(map(repr, self.spec))}.",
+                    code="leaf_not_found",
+                )
+        picked = range(self.rows)[rows]
+        with _missing_told(self):
+            return self._database.read(names, picked, steps)
+
+    def get(self, key: str) -> bytes | None:
+        """Return the value of a key of this generation, or None."""
+        with _missing_told(self):
+            return self._database.get(key)
+
+    def keys(self, prefix: str) -> list[str]:
+        """Return the keys of this generation that start with `prefix`, sorted."""
+        with _missing_told(self):
+            return self._database.keys(prefix)
+
+    def stamps(self, keys: Sequence[str]) -> list[bytes]:
+        """Return for each key what identifies its value: equal stamps mean equal bytes."""
+        with _missing_told(self):
+            return self._database.stamps(keys)
+
+    def chunks(self, name: str) -> tuple[int, ...]:
+        """Return the chunk shape of a leaf, `(rows, timesteps, ...)`."""
+        return self._database.chunks(name)
+
+    def close(self) -> None:
+        """Drop the open handles."""
+        self._database = None
+
+    def __enter__(self) -> VaultReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _steps(self, start: int, stop: int | None, step: int) -> range:
+        if step == 0:
+            raise InvalidArgumentError("`step` must not be 0, got 0.", loc=("step",))
+        if start < 0 or (step < 0 and start >= max(self.length, 1)):
+            raise InvalidArgumentError(
+                f"`start` must be a timestep of the {self.length} there are, got {start}.", loc=("start",)
+            )
+        if stop is None:
+            stop = self.length if step > 0 else -1
+        return range(start, min(stop, self.length) if step > 0 else max(stop, -1), step)
+
+
+def read_structure(path: Path) -> Structure:
+    try:
+        content = (path / METADATA).read_bytes()
+    except OSError as error:
+        raise DamagedError(
+            f"File `{METADATA}` of vault '{label_of(path)}' must exist, got: {error.strerror}.", file=METADATA
+        ) from error
+    return parse_structure(content, where=label_of(path))
+
+
+@contextlib.contextmanager
+def _missing_told(reader: VaultReader) -> Iterator[None]:
+    """Say of an older generation whether it never was, was swept, or is damaged."""
+    label = label_of(reader.path)
+    try:
+        with told(label):
+            yield
+    except DamagedError as error:
+        newest = reader._newest["generation_number"]
+        if reader.generation > newest:
+            raise NotFoundError(
+                f"No generation {reader.generation} in vault '{label}', whose newest is {newest}."
+            ) from error
+        is_gone = "Version where generation_number" in str(error.__cause__)
+        if reader.generation < newest and (is_gone or _was_swept(reader)):
+            raise ReclaimedError(
+                f"Generation {reader.generation} of vault '{label}' must still have its bytes, "
+                "but they were given back."
+            ) from error
+        raise
+
+
+def _was_swept(reader: VaultReader) -> bool:
+    found = Database(reader.path, reader.structure, manifest=read_manifest(reader.path)).get(SWEEP_KEY)
+    sweep = json.loads(found) if found else {"generation": 0, "kept": []}
+    return reader.generation <= sweep["generation"] and reader.generation not in sweep["kept"]
