@@ -162,7 +162,8 @@ async def _on_validation(request: Request, error: RequestValidationError) -> Res
     if faults[0]["type"] == "json_invalid":
         code = "malformed_body"
     detail = (unknown or faults)[0]["msg"]
-    return problem(422, code, detail, request_id=request_id_of(request), errors=faults)
+    found = problem(422, code, detail, request_id=request_id_of(request), errors=faults)
+    return _shown(request, found)
 
 
 def _fault(entry: Mapping[str, Any]) -> dict[str, Any]:

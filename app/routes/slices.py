@@ -33,9 +33,8 @@ async def read_slice(request: Request) -> Response:
     found = await slices.resolve(deck, vault, asked)
     etag = slices.etag(vault, found, format, encoding)
     headers = {"etag": etag, "cache-control": _cache_control(deck.settings.token is not None, found)}
-    if etag in (
-        tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")
-    ):
+    known = (tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(","))
+    if any(tag in (etag, "*") for tag in known):
         return Response(status_code=304, headers=headers)
     body, described = await arrays_body(await slices.read(deck, vault, found), format, encoding)
     return Response(body, headers=headers | described | {

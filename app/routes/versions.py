@@ -14,6 +14,7 @@ from app.routes._lists import list_answer
 from app.schemas.common import ListPage
 from app.schemas.vaults import TagPublic, TagPut, VersionCreate, VersionPublic
 from app.services import versions
+from fbxcore.errors import InvalidArgumentError
 
 router = APIRouter(
     prefix="/api/v1/vaults/{vault_name}/{vault_uid}", route_class=StrictRoute, tags=["versions"]
@@ -61,6 +62,10 @@ async def put_tag(
     if_none_match: Annotated[str | None, Header(description="`*`: only if the tag is new.")] = None,
 ) -> Response:
     """Set a tag to a version."""
+    if if_none_match not in (None, "*"):
+        raise InvalidArgumentError(
+            f"`If-None-Match` must be `*`, got {if_none_match!r:.80}.", loc=("header", "if-none-match")
+        )
     given = given or TagPut()
     made, is_new = await versions.put_tag(
         deck,

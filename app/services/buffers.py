@@ -176,6 +176,8 @@ def change(deck: Deck, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 async def delete(deck: Deck, name: str, *, discard: bool) -> None:
     """Remove a buffer; its vault stays."""
+    if name not in deck.failed:
+        deck.buffer(name)  # a lock is kept for every name: none for names of nothing
     async with deck.name_locks[name]:
         if name not in deck.failed:
             buffer = deck.buffer(name)
@@ -198,6 +200,7 @@ async def delete(deck: Deck, name: str, *, discard: bool) -> None:
 
 async def reset(deck: Deck, name: str, *, discard: bool) -> dict[str, Any]:
     """Forget all items of a buffer; what its vault holds stays."""
+    deck.buffer(name)
     async with deck.name_locks[name]:
         buffer = deck.buffer(name)
         await _check_discard(buffer, discard, "reset")

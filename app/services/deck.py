@@ -68,6 +68,7 @@ class Deck:
         self._tasks: list[asyncio.Task] = []
         self._opening: asyncio.Task | None = None
         self._scanning = asyncio.Lock()
+        self._is_stopping = False
 
     # Opening and closing
 
@@ -78,7 +79,8 @@ class Deck:
         try:
             await self.database.open()
             await self.scan()
-            self._opening = asyncio.create_task(self._open_all(self._find_buffers()))
+            names = await asyncio.to_thread(self._find_buffers)
+            self._opening = asyncio.create_task(self._open_all(names))
             await asyncio.wait({self._opening}, timeout=self.settings.start_wait_s)
         except BaseException:
             await self.close()
@@ -90,26 +92,31 @@ class Deck:
 
     async def close(self) -> None:
         """Stop, flush every buffer and vault, and give the data directory back."""
-        for task in (*self._tasks, *([self._opening] if self._opening else [])):
+        self._is_stopping = True
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(
-            *self._tasks, *([self._opening] if self._opening else []), return_exceptions=True
-        )
-        self._tasks, self._opening = [], None
-        live: list[LiveBuffer | LiveVault] = [*self.buffers.values()]
-        live += [entry.live for entry in self.vaults.values() if entry.live is not None]
-        if live:
-            closing = [asyncio.ensure_future(one.close()) for one in live]
-            _, late = await asyncio.wait(closing, timeout=self.settings.stop_wait_s)
-            for task in closing:
-                if task not in late and task.exception() is not None:
-                    logger.error("closing failed: %s", task.exception())
-            if late:
-                logger.error("%d buffers did not flush in time; their logs have what they took", len(late))
-        await self._try(self.save_buffers)
-        self.buffers, self.vaults = {}, {}
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._opening is not None:
+            await asyncio.wait({self._opening}, timeout=self.settings.stop_wait_s)
+        await self._close_all()
+        if self._tasks:
+            await self._try(self.save_buffers)
+        self.buffers, self.vaults, self._tasks, self._opening = {}, {}, [], None
         await self.database.close()
         self._lock.release()
+
+    async def _close_all(self) -> None:
+        live: list[LiveBuffer | LiveVault] = [*self.buffers.values()]
+        live += [entry.live for entry in self.vaults.values() if entry.live is not None]
+        if not live:
+            return
+        closing = [asyncio.ensure_future(one.close()) for one in live]
+        done, late = await asyncio.wait(closing, timeout=self.settings.stop_wait_s)
+        for task in done:
+            if task.exception() is not None:
+                logger.error("closing failed: %s", task.exception())
+        if late:
+            logger.error("%d buffers did not flush in time; their logs have what they took", len(late))
 
     async def wait_ready(self) -> None:
         """Wait until every log is replayed."""
@@ -149,9 +156,15 @@ class Deck:
 
     async def _open_all(self, names: list[str]) -> None:
         for name in names:
+            if self._is_stopping:
+                return
             await self._open_one(name)
         for entry in list(self.vaults.values()):
-            if await asyncio.to_thread(entry.log.is_dir) and entry.place.key not in self.owners:
+            if (
+                not self._is_stopping
+                and await asyncio.to_thread(entry.log.is_dir)
+                and entry.place.key not in self.owners
+            ):
                 await self._try(lambda entry=entry: self.live_vault(entry))
         await self._try(self.save_buffers)
 
@@ -210,9 +223,9 @@ class Deck:
 
     async def save_buffers(self) -> None:
         """Copy every buffer's counters into the mirror."""
-        await mirror.save_buffers(
-            self.database, [mirror.buffer_row(b.describe()) for b in self.buffers.values()]
-        )
+        rows = [mirror.buffer_row(buffer.describe()) for buffer in self.buffers.values()]
+        others = dict.fromkeys(self.starting, "starting") | dict.fromkeys(self.failed, "damaged")
+        await mirror.save_buffers(self.database, rows, others=others)
 
     # Vaults
 

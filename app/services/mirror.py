@@ -88,13 +88,17 @@ async def list_vaults(
     return Listed(items, following, total or 0)
 
 
-async def save_buffers(database: Database, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write the columns of all buffers, and forget those that are no more."""
+async def save_buffers(
+    database: Database, rows: Sequence[Mapping[str, Any]], *, others: Mapping[str, str]
+) -> None:
+    """Write the columns of open buffers, the state of others, and forget those that are no more."""
     async with database.session.begin() as session:
-        names = [row["name"] for row in rows]
+        names = [*(row["name"] for row in rows), *others]
         await session.execute(delete(Buffer).where(Buffer.name.not_in(names)))
         for row in rows:
             await session.merge(Buffer(**row))
+        for name, state in others.items():
+            await session.execute(update(Buffer).where(Buffer.name == name).values(state=state))
 
 
 async def _save_versions(session: AsyncSession, place: Place, facts: Facts) -> None:
@@ -112,7 +116,7 @@ async def _save_versions(session: AsyncSession, place: Place, facts: Facts) -> N
             generation=version.generation,
             length=version.length,
             digest=version.digest,
-            message=version.message,
+            message=version.message.replace("\0", ""),  # PostgreSQL has no null characters
             created_at=version.created_at,
         )
         for version in facts.versions

@@ -68,14 +68,25 @@ def _create(path, spec, rows: int, metadata: dict[str, Any]) -> None:
 
 
 def check_metadata(metadata: Mapping[str, Any]) -> None:
-    """Refuse metadata that would hide the vault's own, or grow without bound."""
+    """Refuse metadata that would hide the vault's own names, or that `check_json` refuses."""
     for name in metadata:
         if name in _RESERVED:
             raise InvalidArgumentError(
                 f"`metadata` must not use the vault format's own names {', '.join(_RESERVED)}, got {name!r}.",
                 loc=("metadata", name),
             )
-    if (size := len(orjson.dumps(metadata))) > MAX_METADATA_BYTES:
+    check_json(metadata)
+
+
+def check_json(metadata: Mapping[str, Any]) -> None:
+    """Refuse metadata that is not exactly JSON, or grows without bound."""
+    try:
+        size = len(orjson.dumps(metadata))
+    except TypeError as error:  # half a character, or an integer beyond 64 bits
+        raise InvalidArgumentError(
+            f"`metadata` must be plain JSON, got a value that is not: {error}.", loc=("metadata",)
+        ) from None
+    if size > MAX_METADATA_BYTES:
         raise InvalidArgumentError(
             f"`metadata` must have at most {MAX_METADATA_BYTES} bytes as JSON, got {size}.", loc=("metadata",)
         )

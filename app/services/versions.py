@@ -22,6 +22,7 @@ async def create(
     """Commit everything acknowledged and note what the vault then holds as its next version."""
     if entry.facts.error is not None:
         raise entry.facts.error
+    vaults.check_json(metadata)
     for tag in tags:
         records.check_tag_name(tag)
     given = {"message": message, "tags": tuple(tags), "metadata": dict(metadata)}

@@ -63,7 +63,9 @@ def test_a_buffers_vault_has_versions_while_the_buffer_writes(api: Api) -> None:
     [({"tags": ["3"]}, "invalid_argument", "tag"), ({"tags": ["latest"]}, "invalid_argument", "tag"),
      ({"tags": ["v7"]}, "invalid_argument", "tag"), ({"tags": ["sha256-abc"]}, "invalid_argument", "tag"),
      ({"tags": "best"}, "invalid_argument", "tags"), ({"tags": [1]}, "invalid_argument", "tags"),
-     ({"message": 3}, "invalid_argument", "message"), ({"colour": 3}, "not_supported", "colour")],
+     ({"message": 3}, "invalid_argument", "message"), ({"colour": 3}, "not_supported", "colour"),
+     ({"metadata": {"x": 10**30}}, "invalid_argument", "metadata"),
+     ({"metadata": {"x": "y" * 100_000}}, "invalid_argument", "metadata")],
 )  # fmt: skip
 def test_a_wrong_version_is_refused_and_none_is_made(
     api: Api, vault: str, body: dict, code: str, field: str
