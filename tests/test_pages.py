@@ -338,9 +338,10 @@ def test_pages_work_without_javascript(browser: sync_api.Browser, server: Served
 
 
 def test_every_control_has_a_name(page: sync_api.Page, server: Served) -> None:
-    """Each link, button and field of the pages has a name for a screen reader, and Tab reaches the first link."""
-    nameless = """() => [...document.querySelectorAll('a[href], button, input:not([type=hidden])')].filter(node =>
-        !node.hidden && !(node.textContent.trim() || node.getAttribute('aria-label') || node.labels?.length)).length"""
+    """Each link, button and field has a name for a screen reader, and Tab reaches the first link."""
+    nameless = """() => [...document.querySelectorAll('a[href], button, input:not([type=hidden])')].filter(
+        (node) => !node.hidden && !node.textContent.trim() && !node.getAttribute('aria-label')
+            && !node.labels?.length).length"""
     for path in PAGES[:-1]:
         page.goto(server.url + path)
         assert page.evaluate(nameless) == 0, path

@@ -35,6 +35,7 @@ def streams_of(app: FastAPI) -> Streams:
 @router.get(
     "/events",
     name="events_stream",
+    summary="Follow events",
     response_class=StreamingResponse,
     responses={200: {"content": {"text/event-stream": {}, "application/json": {}}}},
 )

@@ -28,6 +28,7 @@ JSON = ".json"
 LISTED = 50
 ITEMS = 5  # of a tried sample
 SPARK_S = 60
+BINS = 40
 WINDOWS = {"5m": ("5 min", 300), "1h": ("1 h", 3600)}
 MAX_SEED = (1 << 63) - 1
 MAX_STEP = (1 << 31) - 1
@@ -120,7 +121,8 @@ async def show_buffer(
     state = events.state_of(buffer)
     rates = events.recent_rates(buffer, WINDOWS.get(window, WINDOWS["5m"])[1])
     field = field or ("priority" if state["kind"].startswith("prioritised") else "age")
-    histogram = await buffer.histogram(field) if state["size"] else None
+    bins = min(BINS, state["size"] // state["rows"]) if field == "age" else BINS
+    histogram = await buffer.histogram(field, bins) if state["size"] else None
     sample, refusal = await _try_sample(deck, state, seed)
     page = buffer_context.buffer_page(
         state,
