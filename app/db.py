@@ -6,6 +6,8 @@ import asyncio
 import logging
 import os
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from alembic import command
@@ -31,9 +33,20 @@ class Database:
     def __init__(self, url: str):
         self.url = checked_url(url)
         self.engine = make_engine(self.url)
+        self._writing = asyncio.Lock()
         self.session: async_sessionmaker[AsyncSession] = async_sessionmaker(
             self.engine, expire_on_commit=False
         )
+
+    @asynccontextmanager
+    async def write(self) -> AsyncIterator[AsyncSession]:
+        """Begin a transaction that writes, one at a time.
+
+        SQLite refuses a transaction that read before it writes if another wrote in between, however long
+        it may wait.
+        """
+        async with self._writing, self.session.begin() as session:
+            yield session
 
     @property
     def dialect(self) -> str:

@@ -11,6 +11,8 @@ from typing import Any
 import orjson
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
+from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -122,6 +124,9 @@ def _handlers() -> dict[type[Exception], Callable[[Request, Any], Awaitable[Resp
         HTTPException: _on_http,
         RequestValidationError: _on_validation,
         ClientDisconnect: _on_disconnect,
+        OperationalError: _on_database,
+        InterfaceError: _on_database,
+        PoolTimeoutError: _on_database,
         OSError: _on_os,
     }
 
@@ -188,6 +193,16 @@ async def _on_disconnect(request: Request, error: ClientDisconnect) -> Response:
         400, "incomplete_body", "`body` must arrive whole, got a connection that ended before.",
         request_id=request_id_of(request),
     )  # fmt: skip
+
+
+async def _on_database(request: Request, error: Exception) -> Response:
+    logger.error("the database does not answer: %s", error)
+    down = fbx.UnavailableError(
+        "The database must answer for lists, and does not. What lies in files is still served.",
+        code="database_down",
+        retry_after_s=5,
+    )
+    return problem_of(down, request_id_of(request))
 
 
 async def _on_os(request: Request, error: OSError) -> Response:

@@ -78,9 +78,9 @@ async def _create(deck: Deck, config: BufferConfig) -> dict[str, Any]:
             await asyncio.to_thread(files.remove_tree, directory)
         raise
     deck.buffers[config.name] = buffer
-    await deck.save_buffers()
+    await deck.attempt(deck.save_buffers)
     if config.persist_to is not None:
-        await deck.scan()
+        await deck.attempt(deck.scan)
     return buffer.describe()
 
 
@@ -195,7 +195,7 @@ async def delete(deck: Deck, name: str, *, discard: bool) -> None:
         place = files.set_aside_buffer(files.inside(deck.data / "buffers", name), deck.data / "trash")
         deck.owners = {key: owner for key, owner in deck.owners.items() if owner != name}
     await asyncio.to_thread(files.remove_tree, place)
-    await deck.save_buffers()
+    await deck.attempt(deck.save_buffers)
 
 
 async def reset(deck: Deck, name: str, *, discard: bool) -> dict[str, Any]:

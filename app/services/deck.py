@@ -100,7 +100,7 @@ class Deck:
             await asyncio.wait({self._opening}, timeout=self.settings.stop_wait_s)
         await self._close_all()
         if self._tasks:
-            await self._try(self.save_buffers)
+            await self.attempt(self.save_buffers)
         self.buffers, self.vaults, self._tasks, self._opening = {}, {}, [], None
         await self.database.close()
         self._lock.release()
@@ -165,8 +165,8 @@ class Deck:
                 and await asyncio.to_thread(entry.log.is_dir)
                 and entry.place.key not in self.owners
             ):
-                await self._try(lambda entry=entry: self.live_vault(entry))
-        await self._try(self.save_buffers)
+                await self.attempt(lambda entry=entry: self.live_vault(entry))
+        await self.attempt(self.save_buffers)
 
     async def _open_one(self, name: str) -> None:
         def note(done: int, total: int) -> None:
@@ -188,9 +188,9 @@ class Deck:
     async def _every(self, seconds: float, step: Callable[[], Awaitable[Any]]) -> None:
         while True:
             await asyncio.sleep(seconds)
-            await self._try(step)
+            await self.attempt(step)
 
-    async def _try(self, step: Callable[[], Awaitable[Any]]) -> None:
+    async def attempt(self, step: Callable[[], Awaitable[Any]]) -> None:
         """Do what must not end the service when it fails: the next turn tries again."""
         try:
             await step()
@@ -236,7 +236,7 @@ class Deck:
             if (entry := self.vaults.get(f"{name}/{vault_uid}")) is not None:
                 return await self.refresh(entry)
         if await asyncio.to_thread(self._is_new, names, vault_uid):
-            await self.scan()
+            await self.attempt(self.scan)
             for name in names:
                 if (entry := self.vaults.get(f"{name}/{vault_uid}")) is not None:
                     return entry
@@ -259,24 +259,20 @@ class Deck:
         """Look into a vault again if it changed since."""
         if anyway or await asyncio.to_thread(fingerprint_of, entry.place.path) != entry.facts.fingerprint:
             entry.facts = await asyncio.to_thread(look_into, entry.place)
-            await mirror.save_vaults(self.database, [(entry.place, entry.facts)])
+            await self.save_vault(entry)
         return entry
+
+    async def save_vault(self, entry: VaultEntry) -> None:
+        """Copy a vault into the mirror; where that fails, the next scan does it."""
+        await self.attempt(lambda: mirror.save_vaults(self.database, [(entry.place, entry.facts)]))
 
     async def scan(self) -> dict[str, int]:
         """Make memory and mirror agree with the folders of vaults."""
         async with self._scanning:
-            stored = await mirror.fingerprints(self.database)
             found = await asyncio.to_thread(self._look_around)
             before = set(self.vaults)
-            entries: dict[str, VaultEntry] = {}
-            for place, facts in found:
-                entry = self.vaults.get(place.key)
-                if entry is None or entry.place != place:
-                    entry = VaultEntry(place, facts)
-                entry.facts = facts
-                entries[place.key] = entry
-            kept = {key: e for key, e in self.vaults.items() if e.live is not None and key not in entries}
-            self.vaults = entries | kept
+            self._take_over(found)
+            stored = await mirror.fingerprints(self.database)
             changed = [
                 (place, facts)
                 for place, facts in found
@@ -292,6 +288,17 @@ class Deck:
             "gone": gone,
             "damaged": sum(entry.facts.error is not None for entry in self.vaults.values()),
         }
+
+    def _take_over(self, found: list[tuple[Place, Facts]]) -> None:
+        entries: dict[str, VaultEntry] = {}
+        for place, facts in found:
+            entry = self.vaults.get(place.key)
+            if entry is None or entry.place != place:
+                entry = VaultEntry(place, facts)
+            entry.facts = facts
+            entries[place.key] = entry
+        kept = {key: e for key, e in self.vaults.items() if e.live is not None and key not in entries}
+        self.vaults = entries | kept
 
     def _look_around(self) -> list[tuple[Place, Facts]]:
         found = []

@@ -32,7 +32,7 @@ class Listed:
 
 async def save_vaults(database: Database, found: Sequence[tuple[Place, Facts]]) -> None:
     """Write the columns, versions and tags of some vaults."""
-    async with database.session.begin() as session:
+    async with database.write() as session:
         for place, facts in found:
             await session.merge(Vault(**row_of(place, facts)))
             await session.flush()
@@ -41,7 +41,7 @@ async def save_vaults(database: Database, found: Sequence[tuple[Place, Facts]]) 
 
 async def save_lengths(database: Database, lengths: Mapping[tuple[str, str], int]) -> None:
     """Write the acknowledged lengths of vaults that are being written."""
-    async with database.session.begin() as session:
+    async with database.write() as session:
         for (name, uid), length in lengths.items():
             where = (Vault.vault_name == name, Vault.vault_uid == uid, Vault.length != length)
             await session.execute(update(Vault).where(*where).values(length=length))
@@ -50,7 +50,7 @@ async def save_lengths(database: Database, lengths: Mapping[tuple[str, str], int
 async def keep_vaults(database: Database, keys: Iterable[tuple[str, str]]) -> int:
     """Forget all vaults but these; return how many went."""
     kept = set(keys)
-    async with database.session.begin() as session:
+    async with database.write() as session:
         known = (await session.execute(select(Vault.vault_name, Vault.vault_uid))).all()
         gone = [tuple(key) for key in known if tuple(key) not in kept]
         for name, uid in gone:
@@ -92,7 +92,7 @@ async def save_buffers(
     database: Database, rows: Sequence[Mapping[str, Any]], *, others: Mapping[str, str]
 ) -> None:
     """Write the columns of open buffers, the state of others, and forget those that are no more."""
-    async with database.session.begin() as session:
+    async with database.write() as session:
         names = [*(row["name"] for row in rows), *others]
         await session.execute(delete(Buffer).where(Buffer.name.not_in(names)))
         for row in rows:

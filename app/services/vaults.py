@@ -59,7 +59,7 @@ async def create(
         extra = dict(metadata) | ({"fps": fps} if fps is not None else {})
         await asyncio.to_thread(_create, place.path, flat, rows, extra)
         entry = deck.vaults[place.key] = VaultEntry(place, await asyncio.to_thread(look_into, place))
-        await mirror.save_vaults(deck.database, [(place, entry.facts)])
+        await deck.save_vault(entry)
     return await show(deck, entry)
 
 

@@ -74,7 +74,7 @@ def fresh_postgres() -> Iterator[str]:
         try:
             yield SERVER.format(name).replace("postgresql://", "postgresql+psycopg://")
         finally:
-            admin.execute(f"drop database {name} with (force)")
+            admin.execute(f"drop database if exists {name} with (force)")
     admin.close()
 
 

@@ -7,12 +7,26 @@ import sqlite3
 from pathlib import Path
 
 import numpy as np
+import psycopg
 import pytest
 
+from app.db import upgrade
 from app.main import create_app
 from app.services.lock import read_holder
 from fbxcore.errors import ConflictError
-from tests.app.support import SPEC, Api, arrays_of, buffer_body, refused, send, serve, settings_of, steps
+from tests.app.support import (
+    SERVER,
+    SPEC,
+    Api,
+    arrays_of,
+    buffer_body,
+    fresh_postgres,
+    refused,
+    send,
+    serve,
+    settings_of,
+    steps,
+)
 
 BUFFERS, VAULTS = "/api/v1/buffers", "/api/v1/vaults"
 
@@ -275,3 +289,27 @@ def test_an_app_can_be_started_again(tmp_path: Path) -> None:
         drawn = arrays_of(api.get(f"{BUFFERS}/again/sample?batch_size=64"))
 
     assert np.isin(drawn["experience/first/action"] % 1000, np.arange(7)).all()
+
+
+@pytest.mark.postgres
+def test_without_its_database_the_service_still_serves_what_lies_in_files(tmp_path: Path) -> None:
+    """With the database gone, lists are 503 and /readyz says so; adding, sampling and slicing go on."""
+    with fresh_postgres() as url:
+        upgrade(url)
+        with serve(tmp_path / "data", database_url=url) as api:
+            fill(api)
+            with psycopg.connect(SERVER.format("postgres"), autocommit=True) as admin:
+                admin.execute(f"drop database {url.rpartition('/')[2]} with (force)")
+
+            answer = api.get(VAULTS)
+            refused(answer, 503, "database_down")
+            assert answer.headers["retry-after"] == "5"
+            assert api.get("/readyz").json()["status"] == "down"
+            assert api.get("/readyz").status_code == 503
+            assert send(api, f"{BUFFERS}/alone/experience", steps(2, 2, start=12)).status_code == 201
+            assert api.get(f"{BUFFERS}/alone/sample").status_code == 200
+            assert api.get(f"{VAULTS}/direct/run1/slice").headers["x-timesteps"] == "15"
+            assert api.post(f"{VAULTS}/direct/run1/versions").status_code == 201
+            assert api.post(BUFFERS, json=buffer_body("new", persist_to="new/run1")).status_code == 201
+    with serve(tmp_path / "data") as api:
+        assert api.get(VAULTS).json()["total"]["value"] == 3

@@ -306,3 +306,30 @@ class TestLists:
         cursor = mirrored.get(f"{URL}?limit=1").json()["next"]
 
         refused(mirrored.get(f"{URL}?limit=1&sort=length&next={cursor}"), 422, "invalid_argument", "`next`")
+
+    def test_many_writers_and_readers_at_once(self, mirrored: Api) -> None:
+        """Six threads append, make versions, list and scan; every step is there once, nothing fails."""
+        for number in range(6):
+            make(mirrored, f"busy-{number}")
+        failures: list[str] = []
+
+        def work(number: int) -> None:
+            url = f"{URL}/busy-{number}/run1"
+            for turn in range(5):
+                answers = [
+                    send(mirrored, f"{url}/experience", steps(2, 2, start=2 * turn)),
+                    mirrored.post(f"{url}/versions", json={"tags": ["newest"]}),
+                    mirrored.get(f"{URL}?sort=-length"),
+                    mirrored.post("/api/v1/scan"),
+                    mirrored.get(url),
+                ]
+                failures.extend(answer.text for answer in answers if answer.status_code >= 400)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+
+        assert failures == []
+        for number in range(6):
+            read = arrays_of(mirrored.get(f"{URL}/busy-{number}/run1/slice?ref=newest"))
+            np.testing.assert_array_equal(read["action"], steps(2, 10)["action"])
