@@ -70,7 +70,9 @@ def test_every_acknowledged_step_is_in_the_vault_once(tmp_path):
         "b", "flat", SPEC, max_length=500, min_length=1, sample_batch_size=4, persist_to="run/1"
     )
     stop, acknowledged = threading.Event(), dict.fromkeys(range(WRITERS), 0)
-    threads = [threading.Thread(target=write_until, args=(stop, url, w, acknowledged)) for w in range(WRITERS)]
+    threads = [
+        threading.Thread(target=write_until, args=(stop, url, w, acknowledged)) for w in range(WRITERS)
+    ]
     for thread in threads:
         thread.start()
     try:

@@ -35,6 +35,7 @@ class Engine:
     def __init__(self, ring: Ring, name: str):
         self.ring = ring
         self.failure: UnavailableError | None = None
+        self._closed = False
         self._queue: queue.SimpleQueue[Frame | Ask | object] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=f"engine-{name}", daemon=True)
 
@@ -50,11 +51,14 @@ class Engine:
         """Queue a call on the ring; the future resolves on the running loop."""
         loop = asyncio.get_running_loop()
         future = loop.create_future()
+        if self._closed:
+            raise UnavailableError("The buffer must be open, got a closed one.", code="closing")
         self._queue.put((call, future, loop))
         return future
 
     def close(self) -> None:
         """Finish what was queued and stop."""
+        self._closed = True
         self._queue.put(_STOP)
         if self._thread.is_alive():
             self._thread.join()

@@ -17,6 +17,7 @@ from fbxcore.types import Leaves, Spec
 from fbxcore.vault.store import VaultWriter
 
 MAX_PENDING_BYTES = 512 << 20
+_OFF_LOOP_BYTES = 1 << 20
 
 Identity = dict[str, Any]
 
@@ -29,6 +30,7 @@ class Journal:
     Args:
         on_frame: called in the log's thread with each durable frame; it must see to it that the frame's
             `done` is called with the answer.
+        settled: called on the loop whenever a frame was applied or refused, also when nobody waits.
     """
 
     def __init__(
@@ -39,15 +41,16 @@ class Journal:
         writer: VaultWriter | None,
         durability: str,
         on_frame: Callable[[Frame], None],
-        committed: Callable[[Applied], None] = lambda _: None,
+        settled: Callable[[], None] = lambda: None,
     ):
         self.spec = spec
         self.ledger = Ledger()
         self.log = Log(directory, self._on_durable, durability=durability)
         self.persister: Persister | None = None
         if writer is not None:
-            self.persister = Persister(writer, Applied.of(writer, self.log.id), committed=committed)
+            self.persister = Persister(writer, Applied.of(writer, self.log.id))
         self._on_frame = on_frame
+        self._settled = settled
 
     def start(self, *, next_sequence: int, position: int) -> None:
         """Begin to write and to persist."""
@@ -77,7 +80,7 @@ class Journal:
         body = bytes_of(self.spec, leaves)
         identity: Identity = {
             "key": key,
-            "body_fingerprint": fingerprint(body) if key is not None else "",
+            "body_fingerprint": await _fingerprint(body) if key is not None else "",
             "writer": writer,
             "sequence": sequence,
         }
@@ -94,6 +97,7 @@ class Journal:
         """Hand a frame to the log; the future resolves once it is durable and applied."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[dict[str, Any]] = loop.create_future()
+        future.add_done_callback(lambda _: self._settled())
         frame.done = lambda answer: loop.call_soon_threadsafe(_settle, future, answer)
         self.log.append(frame, frame.done)
         return future
@@ -135,6 +139,11 @@ class Journal:
                 code="backpressure",
                 retry_after_s=1,
             ) from error
+
+
+async def _fingerprint(body: list[memoryview]) -> str:
+    size = sum(len(part) for part in body)
+    return fingerprint(body) if size < _OFF_LOOP_BYTES else await asyncio.to_thread(fingerprint, body)
 
 
 def _meta(identity: Identity) -> dict[str, Any]:

@@ -8,6 +8,7 @@ log; each remembers how far it has applied it (`recovery`).
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import time
 from collections.abc import Callable
@@ -49,6 +50,7 @@ from fbxcore.spec import spec_to_json
 from fbxcore.types import Leaves, Spec
 from fbxcore.vault.store import VaultWriter
 
+_log = logging.getLogger("flashdeck")
 METRICS = ("size", "added", "sampled", "updated")
 
 
@@ -139,6 +141,7 @@ class LiveBuffer:
                 writer=writer,
                 durability=self.config.durability,
                 on_frame=self._engine.apply,
+                settled=lambda: self._gate.wake(),
             )
             checkpoint = Checkpoint.load(self.directory, self._journal.log.id)
             restore_ring(self._ring, self._journal, checkpoint, progress)
@@ -159,12 +162,11 @@ class LiveBuffer:
         self._gate.close()
         if self._ticker is not None:
             self._ticker.cancel()
-        await self._log_sampled()
-        try:
-            await self._journal.flush()
-            await self._checkpoint()
-        except FbxError:
-            pass  # what could not be committed stays in the log
+        for finish in (self._log_sampled, self._journal.flush, self._checkpoint):
+            try:
+                await finish()
+            except (FbxError, OSError) as error:
+                _log.warning("Buffer %s: the log keeps what it could not finish: %s", self.config.name, error)
         await asyncio.to_thread(self._journal.close)
         await asyncio.to_thread(self._engine.close)
 
@@ -249,7 +251,6 @@ class LiveBuffer:
             sequence=sequence,
             admit=lambda: self._gate.admit_add(steps * self.layout.rows, deadline),
         )
-        self._gate.wake()
         if "size" not in answer:
             answer |= {"added": 0, "size": self._ring.size, "position": self._ring.position, "sequence": None}
         return Added(**answer, durable=self.config.durability == "fsync")
@@ -258,7 +259,6 @@ class LiveBuffer:
         """Forget every item; what is in the vault stays there."""
         self._gate.check_open()
         await self._journal.put(Frame(Kind.RESET))
-        self._gate.wake()
 
     async def flush(self) -> Applied | None:
         """Commit everything acknowledged to the vault."""
@@ -310,7 +310,6 @@ class LiveBuffer:
         if len(checked[0]) == 0:
             return Updated(0, 0)
         answer = await self._journal.put(Frame(Kind.PRIORITIES, body=priorities_body(*checked)))
-        self._gate.wake()
         return Updated(answer["updated"], answer["stale"])
 
     # Housekeeping
@@ -320,12 +319,18 @@ class LiveBuffer:
         while True:
             self._note_rates()
             await asyncio.sleep(1)
-            await self._log_sampled()
-            persister = self._journal.persister
-            if persister is not None and persister.error is not None and persister.pending:
-                persister.flush().add_done_callback(lambda done: done.exception())
-            if len(self._journal.log.segments) > 1:
-                await self._checkpoint()
+            try:
+                await self._keep_house()
+            except (FbxError, OSError) as error:
+                _log.warning("Buffer %s: housekeeping failed and is tried again: %s", self.config.name, error)
+
+    async def _keep_house(self) -> None:
+        await self._log_sampled()
+        persister = self._journal.persister
+        if persister is not None and persister.error is not None and persister.pending:
+            persister.flush().add_done_callback(lambda done: done.exception())
+        if len(self._journal.log.segments) > 1:
+            await self._checkpoint()
 
     def _note_rates(self) -> None:
         counters, ring = self._ring.counters, self._ring
@@ -336,17 +341,14 @@ class LiveBuffer:
 
     async def _log_sampled(self) -> None:
         sampled = self._ring.counters.sampled
-        if sampled == self._logged_sampled:
-            return
-        self._gate.wake()
-        try:
+        if sampled != self._logged_sampled:
             await self._journal.put(Frame(Kind.SAMPLED, {"sampled": sampled}))
             self._logged_sampled = sampled
-        except FbxError:
-            pass  # the disk refused; tried again in a second
 
     async def _checkpoint(self) -> None:
         """Save all that is not experience, and drop the log segments that are no longer needed."""
+        if self.config.durability == "none" and self._journal.persister is None:
+            return  # there would be nothing to restore it to
         counters, bookkeeping = await self._engine.ask(lambda ring: (ring.counters, ring.bookkeeping()))
         journal = self._journal
         checkpoint = Checkpoint(journal.log.id, counters, bookkeeping, journal.ledger.to_json())

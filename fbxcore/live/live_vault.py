@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fbxcore.errors import FbxError, InvalidArgumentError, UnavailableError
+from fbxcore.live.checkpoint import Checkpoint, Counters
 from fbxcore.live.frames import Frame, Kind
 from fbxcore.live.journal import Journal
 from fbxcore.live.persister import Applied, Persister
@@ -45,10 +46,12 @@ class LiveVault:
         """
         vault = await asyncio.to_thread(cls._open, path, log_directory, durability)
         frames = await asyncio.to_thread(vault._journal.log.replay)
+        journal = vault._journal
+        journal.ledger.load(Checkpoint.load(log_directory, journal.log.id).ledger)
         for frame in frames:
-            vault._journal.ledger.restore(frame.meta, vault._answer(frame))
-        vault._journal.replayed(frames)
-        vault._journal.start(next_sequence=1, position=0)
+            journal.ledger.restore(frame.meta, vault._answer(frame))
+        journal.replayed(frames)
+        journal.start(next_sequence=1, position=0)
         return vault
 
     @classmethod
@@ -117,10 +120,18 @@ class LiveVault:
     async def flush(self) -> Applied:
         """Commit everything acknowledged to the vault, and let the log's old segments go."""
         applied = await self._journal.flush()
-        await asyncio.to_thread(
-            self._journal.log.drop, below_sequence=applied.sequence + 1, below_position=applied.position
-        )
+        if len(self._journal.log.segments) > 1:
+            await self._drop_segments(applied)
         return applied
+
+    async def _drop_segments(self, applied: Applied) -> None:
+        log = self._journal.log
+        counters = Counters(sequence=applied.sequence, position=applied.position)
+        checkpoint = Checkpoint(log.id, counters, ledger=self._journal.ledger.to_json())
+        await asyncio.to_thread(checkpoint.save, log.directory)
+        await asyncio.to_thread(
+            log.drop, below_sequence=applied.sequence + 1, below_position=applied.position
+        )
 
     async def close(self) -> None:
         """Commit what was taken and let go of the files."""

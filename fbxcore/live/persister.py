@@ -7,20 +7,21 @@ crash between a commit and the dropping of log segments repeats nothing and lose
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
-from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 
-from fbxcore.errors import ConflictError, FbxError
+from fbxcore.errors import ConflictError, FbxError, StorageError, UnavailableError
 from fbxcore.live.frames import Frame, leaves_of
 from fbxcore.spec import timestep_bytes
 from fbxcore.vault.store import VaultWriter
 
+_log = logging.getLogger("flashdeck")
 APPLIED_KEY = "_flashdeck/applied"
 _CHUNK_STEPS = 1024
 _COMMIT_BYTES = 32 << 20
@@ -66,19 +67,12 @@ class Applied:
 
 
 class Persister:
-    """Commits a log's adds to a vault, in order.
+    """Commits a log's adds to a vault, in order."""
 
-    Args:
-        committed: called in the persister's thread after each commit.
-    """
-
-    def __init__(
-        self, writer: VaultWriter, applied: Applied, *, committed: Callable[[Applied], None] = lambda _: None
-    ):
+    def __init__(self, writer: VaultWriter, applied: Applied):
         self.writer = writer
         self.applied = applied
         self.error: FbxError | None = None
-        self._committed = committed
         self._align = _align(writer)
         self._waiting: deque[Frame] = deque()
         self._noted = applied.position
@@ -117,6 +111,8 @@ class Persister:
         """Commit all that was noted so far; the future resolves to how far the vault is then."""
         future: Future[Applied] = Future()
         with self._wake:
+            if self._stopping:
+                raise UnavailableError("The vault must be open, got a closing one.", code="closing")
             self._flushes.append((self._noted, future))
             self._wake.notify()
         return future
@@ -160,6 +156,9 @@ class Persister:
                 self._commit(frames, due)
         except FbxError as error:
             self.error = error
+        except Exception as error:  # told to whoever flushes, and on the page
+            _log.exception("Vault %s could not take a commit.", self.writer.path.name)
+            self.error = StorageError(f"The vault must take what is in the log, got {error!r:.300}.")
 
     def _whole_chunks(self) -> int:
         length = self.length
@@ -193,7 +192,6 @@ class Persister:
             for frame in whole:
                 self._waiting.popleft()
                 self.pending_bytes -= frame.num_bytes
-        self._committed(applied)
 
 
 def _resolve(future: Future, applied: Applied, error: FbxError | None) -> None:

@@ -8,6 +8,7 @@ of the log is applied as it was the first time. Priorities and counters therefor
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -39,6 +40,7 @@ def restore_ring(
     journal.replayed(frames)
     later = [frame for frame in frames if frame.sequence > checkpoint.counters.sequence]
     _replay(ring, journal, later, progress)
+    _catch_up_with_vault(ring, journal)
 
 
 def _restore_checkpoint(ring: Ring, journal: Journal, checkpoint: Checkpoint, frames: list[Frame]) -> None:
@@ -110,6 +112,19 @@ def _replay(ring: Ring, journal: Journal, frames: list[Frame], progress: Callabl
         apply_frames(ring, group)
         done += len(group)
         progress(done, len(frames))
+
+
+def _catch_up_with_vault(ring: Ring, journal: Journal) -> None:
+    """Add what only the vault still has: without `fsync` the log may have lost its end."""
+    applied = journal.persister.applied if journal.persister is not None else None
+    if applied is None or ring.counters.position >= applied.position:
+        return
+    start = max(ring.counters.position, applied.position - ring.layout.time_axis)
+    with VaultReader.open(journal.persister.writer.path) as reader:
+        leaves = reader.read(applied.base + start, applied.base + applied.position)
+    ring.skip_to(start)
+    ring.add([leaves])
+    ring.counters = replace(ring.counters, sequence=max(ring.counters.sequence, applied.sequence))
 
 
 def _begin_where_the_log_begins(ring: Ring, first: Frame) -> None:

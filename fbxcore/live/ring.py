@@ -74,6 +74,12 @@ class Ring:
         padded = {name: _pad(x, bucket) for name, x in leaves.items()}
         self.state = self.core.add_rows(self.state, padded, np.full(self.layout.rows, steps, np.int32))
 
+    def skip_to(self, position: int) -> None:
+        """Go on at a later position, as after a reset there: what lies between was never seen."""
+        if position > self.counters.position:
+            self.counters = replace(self.counters, position=position)
+            self.reset()
+
     def reset(self) -> None:
         """Forget every item; positions go on, and earlier generations are stale."""
         self.counters = replace(

@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+from live_data import config, steps
 
 from fbxcore.errors import (
     ConflictError,
@@ -16,8 +17,6 @@ from fbxcore.errors import (
 )
 from fbxcore.live import LiveBuffer
 from fbxcore.vault.store import VaultReader, VaultWriter
-from live_data import config, steps
-
 
 pytestmark = pytest.mark.anyio
 
@@ -36,9 +35,19 @@ async def opened(tmp_path):
         await buffer.close()
 
 
+def small(**changes):
+    """Return the configuration of one short row."""
+    return config(**({"add_batch_size": 1, "min_length": 1, "sample_batch_size": 4} | changes))
+
+
 def leaf(sample, name):
     """Return first and second of a sampled transition's leaf."""
     return sample.arrays[f"experience/first/{name}"], sample.arrays[f"experience/second/{name}"]
+
+
+def by_index(sample, name):
+    """Return an array of a sample as a mapping from the items' indices."""
+    return dict(zip(sample.arrays["indices"].tolist(), sample.arrays[name].tolist(), strict=True))
 
 
 async def test_transitions_are_consecutive_after_many_laps(opened):
@@ -99,7 +108,7 @@ async def test_a_waiting_sample_is_woken_by_an_add(opened):
 
 async def test_priorities_of_overwritten_items_are_stale(opened):
     """An update that comes after its item was overwritten is counted and changes nothing."""
-    buffer = await opened(config(add_batch_size=1, max_length=6, min_length=1, sample_batch_size=4))
+    buffer = await opened(small(max_length=6))
     await buffer.add(steps(0, 6, rows=1))
     sample = await buffer.sample(64, seed=1)
     indices, generations = sample.arrays["indices"], sample.arrays["generations"]
@@ -114,7 +123,7 @@ async def test_priorities_of_overwritten_items_are_stale(opened):
 
 async def test_priorities_steer_what_is_drawn(opened):
     """An item of priority 0 is never drawn; probabilities are in proportion to priority ** exponent."""
-    buffer = await opened(config(add_batch_size=1, max_length=4, min_length=1, sample_batch_size=4, priority_exponent=1.0))
+    buffer = await opened(small(max_length=4, priority_exponent=1.0))
     await buffer.add(steps(0, 4, rows=1))
     drawn = await buffer.sample(64, seed=0)
     pairs = dict(zip(drawn.arrays["indices"].tolist(), drawn.arrays["generations"].tolist(), strict=True))
@@ -123,7 +132,9 @@ async def test_priorities_steer_what_is_drawn(opened):
     await buffer.set_priorities(indices, np.array([3.0, 0.0, 1.0]), np.array([pairs[i] for i in range(3)]))
     sample = await buffer.sample(1024, seed=0, beta=1.0)
 
-    shares = dict(zip(sample.arrays["indices"].tolist(), sample.arrays["probabilities"].tolist(), strict=True))
+    shares = dict(
+        zip(sample.arrays["indices"].tolist(), sample.arrays["probabilities"].tolist(), strict=True)
+    )
     assert shares == pytest.approx({0: 0.75, 2: 0.25})
     weights = dict(zip(sample.arrays["indices"].tolist(), sample.arrays["weights"].tolist(), strict=True))
     assert weights == pytest.approx({0: 1 / 3, 2: 1.0})
@@ -131,7 +142,7 @@ async def test_priorities_steer_what_is_drawn(opened):
 
 async def test_all_zero_priorities_are_refused_not_drawn(opened):
     """With nothing to draw a sample is an error, never filler."""
-    buffer = await opened(config(add_batch_size=1, max_length=4, min_length=1, sample_batch_size=4))
+    buffer = await opened(small(max_length=4))
     await buffer.add(steps(0, 4, rows=1))
     drawn = (await buffer.sample(64, seed=0)).arrays
     await buffer.set_priorities(drawn["indices"], np.zeros(64), drawn["generations"])
@@ -343,3 +354,30 @@ async def test_histograms_count_every_item(opened):
     ages, priorities = await buffer.histogram("age"), await buffer.histogram("priority")
     assert sum(ages["counts"]) == 60 and ages["max"] == 29
     assert sum(priorities["counts"]) == 58  # 29 transitions on each of two rows
+
+
+async def test_a_vault_ahead_of_its_log_is_caught_up_with(tmp_path, opened):
+    """Where the log lost its end, as without `fsync`, the ring goes on from what the vault has."""
+    buffer = await opened(config(persist_to="run/1", durability="none"))
+    await buffer.add(steps(0, 200))
+    await buffer.flush()
+    shutil.copytree(tmp_path / "b", tmp_path / "after")
+    await buffer.close()
+    again = await opened(place="after")
+
+    assert again.describe()["size"] == 128
+    await again.add(steps(200, 10))
+    first, second = leaf(await again.sample(256), "step")
+    assert (second - first == 1).all() and second.max() == 209
+    await again.close()
+    with VaultReader.open(tmp_path / "vaults" / "run" / "1") as reader:
+        assert (reader.read(0, 210)["step"] == np.arange(210)).all()
+
+
+async def test_nothing_but_the_configuration_outlives_a_buffer_without_durability(opened):
+    """It opens again, empty."""
+    buffer = await opened(config(durability="none"))
+    await buffer.add(steps(0, 20))
+    await buffer.close()
+
+    assert (await opened()).describe()["size"] == 0
