@@ -1,20 +1,25 @@
 """Wrap-around index arithmetic: writing into and reading from rings `[B, T, ...]`.
 
-A write is a loop of `dynamic_update_slice`, which XLA does in place in a donated ring, where a scatter
-costs 3 to 12 times as much on a CPU and a `cond` between two ways of writing copies the ring. What
-decides between the ways is therefore how often each loop runs, which may be data: 0 times is "not
-this way". Under `vmap` the number of rounds would differ from ring to ring and each round would copy
-them all, so the rule for it is one scatter; so it is on accelerators, where each round costs a launch.
+On a CPU a write is a loop of `dynamic_update_slice`, which XLA does in place in a donated ring, where a
+scatter costs 3 to 12 times as much and a `cond` between two ways of writing copies the ring. What decides
+between the ways is therefore how often each loop runs, which may be data: 0 times is "not this way".
+Under `vmap` and on accelerators a write is one scatter and a read one gather (`_loops.choose`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.custom_batching import custom_vmap
 
+from fbxcore import _loops
+from fbxcore._loops import choose
 from fbxcore.types import Array, Experience
+
+_FEW = 8  # up to so many timesteps, copying one by one is faster than slicing
 
 
 def write(ring: Experience, batch: Experience, index: Array) -> Experience:
@@ -25,7 +30,7 @@ def write(ring: Experience, batch: Experience, index: Array) -> Experience:
         batch: leaves `[B, K, ...]`, K at most T.
         index: `[]`, below T.
     """
-    return _write_looped(ring, batch, index) if _is_looped() else _write_scattered(ring, batch, index)
+    return choose(_write_looped, _write_scattered, ring, batch, index)
 
 
 def write_rows(ring: Experience, batch: Experience, index: Array, lengths: Array) -> Experience:
@@ -37,14 +42,39 @@ def write_rows(ring: Experience, batch: Experience, index: Array, lengths: Array
         index: `[B]`, below T.
         lengths: `[B]`, at most K; what lies behind is padding and leaves the ring as it is.
     """
-    write = _write_rows_looped if _is_looped() else _write_rows_scattered
-    return write(ring, batch, index, lengths)
+    return choose(_write_rows_looped, _write_rows_scattered, ring, batch, index, lengths)
 
 
 def read(ring: Experience, rows: Array, starts: Array, length: int) -> Experience:
     """Return `length` timesteps `[N, L, ...]` from each start slot on, wrapping at the end."""
-    slots = (starts[:, None] + jnp.arange(length, dtype=jnp.int32)) % num_steps(ring)
-    return jax.tree.map(lambda x: x.at[rows[:, None], slots].get(mode="promise_in_bounds"), ring)
+    place = lambda i, rows, starts: (rows[i], starts[i], ())  # noqa: E731
+    return read_at(ring, place, len(rows), length, rows, starts)[0]
+
+
+def read_at(
+    ring: Experience, place: Callable, num: int, length: int, *operands: Any
+) -> tuple[Experience, Any]:
+    """Return `length` timesteps `[N, L, ...]` from N places on, wrapping at the end.
+
+    Args:
+        place: `place(i, *operands)` gives row, start slot and anything else of the ith, or of all of them
+            for i `[N]`.
+
+    Returns:
+        The timesteps, and what else `place` gave, stacked.
+    """
+
+    def looped(ring: Experience, *operands: Any) -> tuple[Experience, Any]:
+        if length <= _FEW:
+            return _read_steps(ring, place, num, length, *operands)
+        rows, starts, rest = _loops.map_elements(place, num, *operands)
+        return _read_slices(ring, rows, starts, length), rest
+
+    def gathered(ring: Experience, *operands: Any) -> tuple[Experience, Any]:
+        rows, starts, rest = place(jnp.arange(num, dtype=jnp.int32), *operands)
+        return _read_gathered(ring, rows, starts, length), rest
+
+    return choose(looped, gathered, ring, *operands)
 
 
 def num_steps(experience: Experience) -> int:
@@ -52,11 +82,6 @@ def num_steps(experience: Experience) -> int:
     return jax.tree.leaves(experience)[0].shape[1]
 
 
-def _is_looped() -> bool:
-    return jax.default_backend() == "cpu"
-
-
-@custom_vmap
 def _write_looped(ring: Experience, batch: Experience, index: Array) -> Experience:
     count = num_steps(batch)
     if count == 1:
@@ -66,7 +91,6 @@ def _write_looped(ring: Experience, batch: Experience, index: Array) -> Experien
     return _put_steps(ring, batch, index, jnp.where(fits, 0, count))
 
 
-@custom_vmap
 def _write_rows_looped(ring: Experience, batch: Experience, index: Array, lengths: Array) -> Experience:
     count = num_steps(batch)
     in_step = jnp.all(index == index[0]) & jnp.all(lengths == lengths[0])
@@ -117,13 +141,62 @@ def _write_rows_scattered(ring: Experience, batch: Experience, index: Array, len
     return jax.tree.map(lambda x, new: x.at[rows, slots].set(new, mode="drop"), ring, batch)
 
 
-def _vmap_as(looped, scattered) -> None:
-    @looped.def_vmap
-    def rule(axis_size, in_batched, *arguments):
-        axes = jax.tree.map(lambda is_batched: 0 if is_batched else None, in_batched)
-        out = jax.vmap(scattered, in_axes=tuple(axes), axis_size=axis_size)(*arguments)
-        return out, jax.tree.map(lambda _: True, out)
+def _read_gathered(ring: Experience, rows: Array, starts: Array, length: int) -> Experience:
+    time_axis = num_steps(ring)
+    slots = (starts[:, None] + jnp.arange(length, dtype=jnp.int32)) % time_axis + rows[:, None] * time_axis
+
+    def one(x: Array) -> Array:
+        return x.reshape(-1, *x.shape[2:]).at[slots].get(mode="promise_in_bounds")
+
+    return jax.tree.map(one, ring)
 
 
-_vmap_as(_write_looped, _write_scattered)
-_vmap_as(_write_rows_looped, _write_rows_scattered)
+def _read_steps(
+    ring: Experience, place: Callable, num: int, length: int, *operands: Any
+) -> tuple[Experience, Any]:
+    """Find each place and copy its timesteps one by one."""
+
+    def extras(i: Array, *operands: Any) -> Any:
+        return place(i, *operands)[2]
+
+    def copy(item: Array, carry: tuple[Experience, Any]) -> tuple[Experience, Any]:
+        out, rest = carry
+        row, start, values = place(*_loops.kept_inside(item, operands))
+        for step in range(length):
+            out = _copy_step(ring, row, start, item, step, out)
+        return out, _loops.put_at(rest, item, values)
+
+    empty = jax.tree.map(lambda x: jnp.zeros((num, length, *x.shape[2:]), x.dtype), ring)
+    rest = _loops.empty_of(extras, num, *operands)
+    return lax.fori_loop(jnp.int32(0), jnp.int32(num), copy, (empty, rest))
+
+
+def _read_slices(ring: Experience, rows: Array, starts: Array, length: int) -> Experience:
+    """Slice each sequence as if it did not wrap, then write those that do again, timestep by timestep."""
+    time_axis = num_steps(ring)
+    inside = jnp.minimum(starts, time_axis - length)
+
+    def slice_of(x: Array) -> Array:
+        shape = (1, length, *x.shape[2:])
+        cut = lambda row, start: lax.dynamic_slice(x, (row, start, *[0] * (x.ndim - 2)), shape)[0]  # noqa: E731
+        return jax.vmap(cut)(rows, inside)
+
+    def again(item: Array, out: Experience) -> Experience:
+        wraps = starts[item] > time_axis - length
+        copy = lambda step, out: _copy_step(ring, rows[item], starts[item], item, step, out)  # noqa: E731
+        return lax.fori_loop(0, jnp.where(wraps, length, 0), copy, out)
+
+    return lax.fori_loop(0, len(rows), again, jax.tree.map(slice_of, ring))
+
+
+def _copy_step(
+    ring: Experience, row: Array, start: Array, item: Array, step: Array | int, out: Experience
+) -> Experience:
+    slot = (start + step) % num_steps(ring)
+
+    def one(x: Array, y: Array) -> Array:
+        rest = [0] * (x.ndim - 2)
+        value = lax.dynamic_slice(x, (row, slot, *rest), (1, 1, *x.shape[2:]))
+        return lax.dynamic_update_slice(y, value, (item, step, *rest))
+
+    return jax.tree.map(one, ring, out)

@@ -16,7 +16,7 @@ take their state over (donate it): use the one they return.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fbxcore import _ring
+from fbxcore import _loops, _ring
 from fbxcore.buffers import items, sum_tree
 from fbxcore.buffers.layout import Layout, bucket_of
 from fbxcore.buffers.pytree import Fields, pytree
@@ -185,7 +185,15 @@ def _add_rows(core: Core, state: CoreState, batch: dict[str, Array], lengths: Ar
     batch = {name: leaf[:, : layout.time_axis] for name, leaf in batch.items()}
     tree = state.tree
     if tree is not None:
-        tree = items.add_items(layout.grid, tree, state.write_index, state.size, lengths)
+        tree = items.add_items(
+            layout.grid,
+            tree,
+            state.write_index,
+            state.size,
+            lengths,
+            steps=_ring.num_steps(batch),
+            device=jax.default_backend(),
+        )
     end = state.write_index + lengths
     return CoreState(
         experience=_ring.write_rows(state.experience, batch, state.write_index, lengths),
@@ -204,30 +212,44 @@ def _can_sample(core: Core, state: CoreState) -> Array:
 
 @functools.partial(jax.jit, static_argnums=(0, 4))
 def _sample_indices(core: Core, state: CoreState, key: PRNGKey, n: Array, bucket: int) -> tuple[Array, Array]:
-    return _draw(core, state, key, n, bucket)
+    place, operands = _place(core, state, key, n, bucket)
+    return _drawn(core, state, *_loops.map_elements(place, bucket, *operands))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 4))
 def _sample(core: Core, state: CoreState, key: PRNGKey, n: Array, bucket: int) -> CoreSample:
-    indices, probabilities = _draw(core, state, key, n, bucket)
+    place, operands = _place(core, state, key, n, bucket)
+
+    def place_and_tell(i: Array, *operands: Any) -> tuple[Array, Array, tuple]:
+        found = place(i, *operands)
+        return found[0], found[1], found
+
+    experience, found = _ring.read_at(
+        state.experience, place_and_tell, bucket, core.layout.sequence_length, *operands
+    )
+    indices, probabilities = _drawn(core, state, *found)
     return CoreSample(
-        experience=_gather(core, state, indices),
+        experience=experience,
         indices=indices,
         probabilities=probabilities,
         laps=_laps(core, state, indices),
     )
 
 
-def _draw(core: Core, state: CoreState, key: PRNGKey, n: Array, bucket: int) -> tuple[Array, Array]:
+def _place(core: Core, state: CoreState, key: PRNGKey, n: Array, bucket: int) -> tuple[Callable, tuple]:
     layout = core.layout
     if state.tree is not None:
-        indices = sum_tree.stratified_sample(state.tree, bucket, key, n)
-        return indices, sum_tree.get_probability(state.tree, indices)
-    row, start, count = items.draw_uniform(
-        layout.grid, key, bucket, layout.period, state.write_index, state.size
-    )
-    probabilities = jnp.float32(1 / layout.rows) / jnp.maximum(count, 1)
-    return row * layout.items_per_row + start, jnp.where(count > 0, probabilities, 0.0)
+        return items.weighted_place(layout.grid, key, bucket, state.tree, n)
+    return items.uniform_place(layout.grid, key, bucket, layout.period, state.write_index, state.size)
+
+
+def _drawn(core: Core, state: CoreState, row: Array, start: Array, rest: Any) -> tuple[Array, Array]:
+    """Return indices and probabilities of what was drawn."""
+    if state.tree is not None:
+        indices, weights = rest
+        return indices, sum_tree.share_of(state.tree, weights)
+    probabilities = jnp.float32(1 / core.layout.rows) / jnp.maximum(rest, 1)
+    return row * core.layout.items_per_row + start, jnp.where(rest > 0, probabilities, 0.0)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -244,7 +266,7 @@ def _set_priorities(
     indices = jnp.asarray(indices, jnp.int32)
     weights, is_valid = sum_tree.weight_of(priorities, layout.priority_exponent, layout.num_items)
     applied = is_valid & keep & _is_live(core, state, indices)
-    tree = sum_tree.set_where(state.tree, indices, weights, applied)
+    tree = sum_tree.set_where(state.tree, indices, weights, applied, device=jax.default_backend())
     return state.replace(tree=tree)
 
 

@@ -13,12 +13,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fbxcore import _checks, _ring
+from fbxcore import _checks
 from fbxcore.buffers import trajectory_buffer
 from fbxcore.buffers.layout import layout_of
 from fbxcore.buffers.pytree import Fields, pytree
 from fbxcore.buffers.trajectory_buffer import BufferState, TrajectoryBuffer, TrajectoryBufferState
-from fbxcore.types import Array, Experience, PRNGKey
+from fbxcore.types import Experience, PRNGKey
 
 
 class ExperiencePair(NamedTuple):
@@ -49,15 +49,14 @@ def missing_axes(*, has_rows: bool, has_time: bool) -> tuple[int, ...]:
 
 def sample(state: TrajectoryBufferState, rng_key: PRNGKey, batch_size: int) -> TransitionSample:
     """Draw transitions with equal chances."""
-    row, start = trajectory_buffer.draw(state, rng_key, batch_size, 2, 1)
-    return TransitionSample(experience=read_pair(state.experience, row, start))
+    pairs = trajectory_buffer.read_drawn(state, rng_key, batch_size, 2, 1)
+    return TransitionSample(experience=pair_of(pairs))
 
 
-def read_pair(experience: Experience, row: Array, start: Array) -> ExperiencePair:
-    """Return the timesteps at the start slots and those after them."""
-    pair = _ring.read(experience, row, start, 2)
+def pair_of(sequences: Experience) -> ExperiencePair:
+    """Return the two timesteps of sequences of two, `[N, 2, ...]`."""
     return ExperiencePair(
-        first=jax.tree.map(lambda x: x[:, 0], pair), second=jax.tree.map(lambda x: x[:, 1], pair)
+        first=jax.tree.map(lambda x: x[:, 0], sequences), second=jax.tree.map(lambda x: x[:, 1], sequences)
     )
 
 

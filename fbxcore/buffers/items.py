@@ -7,9 +7,13 @@ are compared by their distance to the write index, so that no counter can run ov
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 
+from fbxcore import _random
+from fbxcore._random import Words
 from fbxcore.buffers import sum_tree
 from fbxcore.buffers.layout import Grid
 from fbxcore.buffers.sum_tree import SumTreeState
@@ -32,10 +36,10 @@ def is_whole(grid: Grid, start: Array, write_index: Array, size: Array) -> Array
     return (age >= grid.sequence_length) & (age <= size)
 
 
-def draw_uniform(
-    grid: Grid, key: PRNGKey, batch_size: int, period: int, write_index: Array, size: Array
-) -> tuple[Array, Array, Array]:
-    """Draw a row, then one of its items, each with equal chances; the same for a key as Flashbax.
+def uniform_place(
+    grid: Grid, key: PRNGKey, num: int, period: int, write_index: Array, size: Array
+) -> tuple[Callable, tuple]:
+    """Return how to draw a row, then one of its items, each with equal chances, as Flashbax does.
 
     Args:
         period: distance between neighbouring items, counted from the oldest timestep.
@@ -43,24 +47,68 @@ def draw_uniform(
         size: likewise, the timesteps a row holds.
 
     Returns:
-        Row, start slot, and how many items that row has, each int32 `[N]` or `[]`.
+        `place(i, *operands)` and its operands; it gives the ith row, its start slot, and how many items
+        that row has.
     """
-    oldest = jnp.where(size == grid.time_axis, write_index, 0)
-    counts = jnp.maximum((size - grid.sequence_length) // period + 1, 0)
+
+    def start_of(item: Array, write_index: Array, size: Array) -> Array:
+        oldest = jnp.where(size == grid.time_axis, write_index, 0)
+        return (oldest + item * period) % grid.time_axis
+
+    def count_of(size: Array) -> Array:
+        return jnp.maximum((size - grid.sequence_length) // period + 1, 0)
+
+    def of_row(row: Array, write_index: Array, size: Array) -> tuple[Array, Array]:
+        return (write_index[row], size[row]) if size.ndim else (write_index, size)
+
+    def by_words(i: Array, words: Words, *counters: Array) -> tuple[Array, Array, Array]:
+        rest, item_words = _random.split(words, 0), _random.split(words, 1)
+        row = jnp.zeros_like(i)
+        if grid.rows > 1:
+            row = _random.integer(_random.split(rest, 1), i, jnp.int32(grid.rows))
+        write_index, size = of_row(row, *counters)
+        item = _random.integer(item_words, i, count_of(size))
+        return row, start_of(item, write_index, size), count_of(size) + jnp.zeros_like(i)
+
+    def by_draws(i: Array, row: Array, start: Array, count: Array) -> tuple[Array, Array, Array]:
+        return row[i], start[i], count[i]
+
+    if _random.is_threefry(key):
+        return by_words, (_random.words_of(key), write_index, size)
     rest, item_key = jax.random.split(key)
-    _, row_key = jax.random.split(rest)
-    if grid.rows == 1:
-        row = jnp.zeros(batch_size, jnp.int32)
-    else:
-        row = jax.random.randint(row_key, (batch_size,), 0, grid.rows, jnp.int32)
-    if counts.ndim:
-        counts, oldest = counts[row], oldest[row]
-    item = jax.random.randint(item_key, (batch_size,), 0, counts, jnp.int32)
-    return row, (oldest + item * period) % grid.time_axis, counts
+    row = jax.random.randint(jax.random.split(rest)[1], (num,), 0, grid.rows, jnp.int32)
+    write_index, size = of_row(row, write_index, size)
+    count = jnp.broadcast_to(count_of(size), (num,))
+    item = jax.random.randint(item_key, (num,), 0, count, jnp.int32)
+    return by_draws, (row, start_of(item, write_index, size), count)
+
+
+def weighted_place(
+    grid: Grid, key: PRNGKey, num: int, tree: SumTreeState, count: Array | int
+) -> tuple[Callable, tuple]:
+    """Return how to draw items in proportion to their weights, one from each of `count` equal shares.
+
+    Returns:
+        `place(i, *operands)` and its operands; it gives the ith row, its start slot, and index and weight.
+    """
+    draw, operands = sum_tree.stratified_draw(tree, num, key, count)
+
+    def place(i: Array, *operands: Array) -> tuple[Array, Array, tuple[Array, Array]]:
+        index, weight = draw(i, *operands)
+        return *starts(grid, index), (index, weight)
+
+    return place, operands
 
 
 def add_items(
-    grid: Grid, tree: SumTreeState, write_index: Array, size: Array, lengths: Array
+    grid: Grid,
+    tree: SumTreeState,
+    write_index: Array,
+    size: Array,
+    lengths: Array,
+    *,
+    steps: int,
+    device: str,
 ) -> SumTreeState:
     """Give items that an add completes the greatest weight so far, and those it breaks weight 0.
 
@@ -71,6 +119,7 @@ def add_items(
         write_index: `[B]`, before the add.
         size: `[B]`, before the add.
         lengths: `[B]`, timesteps added, at most T.
+        steps: the greatest length there may be.
     """
     length = grid.sequence_length
     oldest = lengths - jnp.minimum(size + lengths, grid.time_axis)
@@ -82,7 +131,8 @@ def add_items(
         ranges += _item_ranges(grid, write_index, jnp.maximum(0, lengths - length + 1), lengths - 1)
         weights += [jnp.zeros_like(greatest)] * 2
     first, last = (jnp.concatenate(parts) for parts in zip(*ranges, strict=True))
-    return sum_tree.set_ranges(tree, first, last, jnp.concatenate(weights))
+    width = min(steps // grid.stride + 1, grid.items_per_row)
+    return sum_tree.set_ranges(tree, first, last, jnp.concatenate(weights), width=width, device=device)
 
 
 def _item_ranges(grid: Grid, write_index: Array, low: Array, high: Array) -> list[tuple[Array, Array]]:

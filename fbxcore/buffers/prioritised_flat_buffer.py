@@ -35,10 +35,8 @@ def sample(
     state: PrioritisedTrajectoryBufferState, rng_key: PRNGKey, batch_size: int
 ) -> PrioritisedTransitionSample:
     """Draw transitions in proportion to their weights."""
-    row, start, drawn = prioritised_trajectory_buffer.draw(state, rng_key, batch_size, 2, 1)
-    return PrioritisedTransitionSample(
-        experience=flat_buffer.read_pair(state.experience, row, start), **drawn
-    )
+    drawn = prioritised_trajectory_buffer.prioritised_sample(state, rng_key, batch_size, 2, 1)
+    return PrioritisedTransitionSample(**{**drawn, "experience": flat_buffer.pair_of(drawn.experience)})
 
 
 def make_prioritised_flat_buffer(

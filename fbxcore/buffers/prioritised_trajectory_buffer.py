@@ -89,6 +89,8 @@ def prioritised_add(
         jnp.full(grid.rows, state.current_index, jnp.int32),
         jnp.full(grid.rows, trajectory_buffer.size_of(state), jnp.int32),
         jnp.full(grid.rows, steps, jnp.int32),
+        steps=steps,
+        device=device,
     )
     return added.replace(sum_tree_state=tree, running_index=state.running_index + steps)
 
@@ -107,29 +109,18 @@ def prioritised_sample(
     Returns:
         Sequences `[N, L, ...]` with indices, probabilities and generations.
     """
-    row, start, drawn = draw(state, rng_key, batch_size, sequence_length, period)
-    return PrioritisedTrajectoryBufferSample(
-        experience=_ring.read(state.experience, row, start, sequence_length), **drawn
-    )
-
-
-def draw(
-    state: PrioritisedTrajectoryBufferState,
-    rng_key: PRNGKey,
-    batch_size: int,
-    sequence_length: int,
-    period: int,
-) -> tuple[Array, Array, dict[str, Array]]:
-    """Draw row `[N]` and start slot `[N]` of sequences, with the other fields of a sample."""
     grid = _grid_of(state, sequence_length, period)
-    indices = sum_tree.stratified_sample(state.sum_tree_state, batch_size, rng_key)
-    row, start = items.starts(grid, indices)
-    drawn = {
-        "indices": indices,
-        "probabilities": sum_tree.get_probability(state.sum_tree_state, indices),
-        "generations": _generations(state, grid, start),
-    }
-    return row, start, drawn
+    tree = state.sum_tree_state
+    place, operands = items.weighted_place(grid, rng_key, batch_size, tree, batch_size)
+    experience, (indices, weights) = _ring.read_at(
+        state.experience, place, batch_size, sequence_length, *operands
+    )
+    return PrioritisedTrajectoryBufferSample(
+        experience=experience,
+        indices=indices,
+        probabilities=sum_tree.share_of(tree, weights),
+        generations=_generations(state, grid, items.starts(grid, indices)[1]),
+    )
 
 
 def _generations(state: PrioritisedTrajectoryBufferState, grid: Grid, start: Array) -> Array:
@@ -166,7 +157,7 @@ def set_priorities(
     applied &= (indices >= 0) & (indices < grid.num_items)
     if generations is not None:
         applied &= _generations(state, grid, start) == generations
-    tree = sum_tree.set_where(state.sum_tree_state, indices, weights, applied)
+    tree = sum_tree.set_where(state.sum_tree_state, indices, weights, applied, device=device)
     return state.replace(sum_tree_state=tree)
 
 

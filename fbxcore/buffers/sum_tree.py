@@ -12,10 +12,14 @@ whose sum is 0, so that no draw lands on a leaf of weight 0, whatever was rounde
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from fbxcore import _loops, _random
+from fbxcore._random import Words
 from fbxcore.buffers.pytree import Fields, pytree, static
 from fbxcore.errors import InvalidArgumentError
 from fbxcore.types import Array, PRNGKey
@@ -70,7 +74,7 @@ def sample(state: SumTreeState, rng_key: PRNGKey | None = None, query_value: Arr
         if rng_key is None:
             raise InvalidArgumentError("`rng_key` must be given where `query_value` is not, got None.")
         query_value = jax.random.uniform(rng_key)
-    return _walk(state.nodes, state.tree_depth, query_value * state.nodes[0])
+    return _walk(state.nodes, state.tree_depth, query_value * state.nodes[0]) - (2**state.tree_depth - 1)
 
 
 def _walk(nodes: Array, depth: int, value: Array) -> Array:
@@ -84,7 +88,7 @@ def _walk(nodes: Array, depth: int, value: Array) -> Array:
 
     start = (jnp.zeros_like(value, dtype=jnp.int32), value)
     node, _ = lax.fori_loop(0, depth, down, start)
-    return node - (2**depth - 1)
+    return node
 
 
 def stratified_sample(
@@ -100,11 +104,36 @@ def stratified_sample(
     Returns:
         Leaf indices, int32 `[N]`, ascending.
     """
-    steps = jnp.arange(batch_size + 1, dtype=jnp.float32)
-    bounds = jnp.minimum(steps / (batch_size if count is None else count), 1.0)
-    keys = jax.random.split(rng_key, batch_size)
+    draw, operands = stratified_draw(state, batch_size, rng_key, batch_size if count is None else count)
+    return _loops.map_elements(lambda i, *operands: draw(i, *operands)[0], batch_size, *operands)
+
+
+def stratified_draw(
+    state: SumTreeState, batch_size: int, rng_key: PRNGKey, count: Array | int
+) -> tuple[Callable, tuple]:
+    """Return `draw(i, *operands)`, which gives the leaf drawn from the ith share and its weight."""
+    depth = state.tree_depth
+
+    def walk(nodes: Array, share: Array) -> tuple[Array, Array]:
+        node = _walk(nodes, depth, share * nodes[0])
+        return node - (2**depth - 1), nodes.at[node].get(mode="promise_in_bounds")
+
+    def bounds(i: Array, count: Array) -> tuple[Array, Array]:
+        low, high = (i.astype(jnp.float32) / count, (i + 1).astype(jnp.float32) / count)
+        return jnp.minimum(low, 1.0), jnp.minimum(high, 1.0)
+
+    def by_words(i: Array, nodes: Array, words: Words, count: Array) -> tuple[Array, Array]:
+        return walk(nodes, _random.uniform(_random.split(words, i), *bounds(i, count)))
+
+    def by_shares(i: Array, nodes: Array, shares: Array) -> tuple[Array, Array]:
+        return walk(nodes, shares[i])
+
+    count = jnp.asarray(count, jnp.float32)
+    if _random.is_threefry(rng_key):
+        return by_words, (state.nodes, _random.words_of(rng_key), count)
+    low, high = bounds(jnp.arange(batch_size, dtype=jnp.int32), count)
     uniform = jax.vmap(lambda key, low, high: jax.random.uniform(key, (), jnp.float32, low, high))
-    return sample(state, query_value=uniform(keys, bounds[:-1], bounds[1:]))
+    return by_shares, (state.nodes, uniform(jax.random.split(rng_key, batch_size), low, high))
 
 
 def leaves(state: SumTreeState) -> Array:
@@ -123,8 +152,13 @@ get_batch = get
 
 def get_probability(state: SumTreeState, node_index: Array) -> Array:
     """Return the share of the total weight of a leaf, or of several; 0 where the total is 0."""
+    return share_of(state, get(state, node_index))
+
+
+def share_of(state: SumTreeState, weight: Array) -> Array:
+    """Return the share of a weight in the total; 0 where the total is 0."""
     total = state.nodes[0]
-    return jnp.where(total > 0, get(state, node_index) / jnp.where(total > 0, total, 1), 0.0)
+    return jnp.where(total > 0, weight / jnp.where(total > 0, total, 1), 0.0)
 
 
 def weight_of(priority: Array, exponent: float, capacity: int) -> tuple[Array, Array]:
@@ -142,47 +176,111 @@ def weight_of(priority: Array, exponent: float, capacity: int) -> tuple[Array, A
     return jnp.where(weight < TINY, 0.0, weight), is_valid
 
 
-def set_ranges(state: SumTreeState, first: Array, last: Array, weights: Array) -> SumTreeState:
-    """Give all leaves of each range one weight, in order, and recompute what lies above them.
+def set_ranges(
+    state: SumTreeState, first: Array, last: Array, weights: Array, *, width: int, device: str
+) -> SumTreeState:
+    """Give all leaves of each range one weight and recompute what lies above them.
 
     Args:
         first: `[R]`, the first leaf of each range.
         last: `[R]`, its last leaf; a range whose last is below its first is empty.
         weights: `[R]`, finite and not negative.
+        width: how many leaves a range has at most.
+        device: "cpu" goes node by node, the others level by level.
     """
-    offset = 2**state.tree_depth - 1
-    first, last = first + offset, last + offset
+    if device != "cpu":
+        indices = first[:, None] + jnp.arange(width, dtype=jnp.int32)
+        applied = indices <= last[:, None]
+        weights = jnp.broadcast_to(weights[:, None], indices.shape)
+        return _set_by_level(state, indices.ravel(), weights.ravel(), applied.ravel())
+    nodes = _set_by_node(state.nodes, state.tree_depth, first, last, weights)
+    return _with_greatest(state.replace(nodes=nodes), weights, last >= first)
+
+
+def set_where(
+    state: SumTreeState, indices: Array, weights: Array, applied: Array, *, device: str
+) -> SumTreeState:
+    """Set the weights `[N]` of leaves `[N]` where `applied` `[N]`; of equal indices the last wins."""
+    if device != "cpu":
+        return _set_by_level(state, indices, weights, applied)
+    nodes = _set_each_by_node(state.nodes, state.tree_depth, indices, weights, applied)
+    return _with_greatest(state.replace(nodes=nodes), weights, applied)
+
+
+def _with_greatest(state: SumTreeState, weights: Array, applied: Array) -> SumTreeState:
+    greatest = jnp.max(jnp.where(applied, weights, 0.0), initial=0.0)
+    return state.replace(max_recorded_priority=jnp.maximum(state.max_recorded_priority, greatest))
+
+
+def _set_by_level(state: SumTreeState, indices: Array, weights: Array, applied: Array) -> SumTreeState:
+    beyond = state.nodes.shape[0]
+    node = jnp.where(applied, indices + 2**state.tree_depth - 1, beyond)
+    order = jnp.argsort(node, stable=True)
+    in_order = node[order]
+    is_last = in_order != jnp.append(in_order[1:], beyond + 1)
+    nodes = state.nodes.at[jnp.where(is_last, in_order, beyond)].set(weights[order], mode="drop")
+    for _ in range(state.tree_depth):
+        node = jnp.where(node < beyond, (node - 1) >> 1, beyond)
+        left = jnp.minimum(2 * node + 1, beyond - 2)
+        nodes = nodes.at[node].set(nodes[left] + nodes[left + 1], mode="drop")
+    return _with_greatest(state.replace(nodes=nodes), weights, applied)
+
+
+def _set_by_node(nodes: Array, depth: int, first: Array, last: Array, weights: Array) -> Array:
+    """Fill range by range; what many ranges share, the top of the tree, is recomputed once at the end."""
+    shared = min(depth, max(first.shape[0].bit_length() - 1, 0))
+    offset = 2**depth - 1
 
     def fill(r: Array, nodes: Array) -> Array:
-        return _fill(nodes, offset, first[r], last[r], weights[r])
+        low, high = first[r] + offset, last[r] + offset
+        nodes = lax.fori_loop(low, high + 1, lambda node, nodes: _put(nodes, node, weights[r]), nodes)
 
-    nodes = lax.fori_loop(0, first.shape[0], fill, state.nodes)
-    greatest = jnp.max(jnp.where(last >= first, weights, 0.0), initial=0.0)
-    return state.replace(
-        nodes=nodes, max_recorded_priority=jnp.maximum(state.max_recorded_priority, greatest)
-    )
+        def level(_: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+            nodes, low, high = carry
+            low, high = (low - 1) >> 1, (high - 1) >> 1
+            return lax.fori_loop(low, high + 1, _recompute, nodes), low, high
 
+        levels = jnp.where(high >= low, depth - shared, 0)
+        return lax.fori_loop(0, levels, level, (nodes, low, high))[0]
 
-def _fill(nodes: Array, leaves_at: int, low: Array, high: Array, weight: Array) -> Array:
-    """Set the leaves from `low` to `high` (nodes, both included) and recompute all nodes above them."""
-
-    def visit(carry: tuple[Array, ...]) -> tuple[Array, ...]:
-        nodes, node, low, high = carry
-        left = jnp.minimum(2 * node + 1, nodes.shape[0] - 2)
-        children = nodes[left] + nodes[left + 1]
-        nodes = nodes.at[node].set(jnp.where(node >= leaves_at, weight, children))
-        is_last = node == high
-        low = jnp.where(is_last, (low - 1) >> 1, low)
-        high = jnp.where(is_last, (high - 1) >> 1, high)
-        return nodes, jnp.where(is_last, low, node + 1), low, high
-
-    start = jnp.where(high >= low, low, -1)
-    return lax.while_loop(lambda carry: carry[1] >= 0, visit, (nodes, start, low, high))[0]
+    nodes = lax.fori_loop(0, first.shape[0], fill, nodes)
+    return _recompute_top(nodes, shared)
 
 
-def set_where(state: SumTreeState, indices: Array, weights: Array, applied: Array) -> SumTreeState:
-    """Set the weights `[N]` of leaves `[N]` where `applied` `[N]`, in order: of equal indices the last wins."""
-    return set_ranges(state, indices, jnp.where(applied, indices, indices - 1), weights)
+def _set_each_by_node(nodes: Array, depth: int, indices: Array, weights: Array, applied: Array) -> Array:
+    """As `_set_by_node` for ranges of one leaf."""
+    shared = min(depth, max(indices.shape[0].bit_length() - 1, 0))
+
+    def set_one(i: Array, nodes: Array) -> Array:
+        node = jnp.where(applied[i], indices[i], 0) + 2**depth - 1
+        nodes = _put(nodes, node, jnp.where(applied[i], weights[i], _at(nodes, node)))
+
+        def up(_: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+            nodes, node = carry
+            node = (node - 1) >> 1
+            return _recompute(node, nodes), node
+
+        return lax.fori_loop(0, depth - shared, up, (nodes, node))[0]
+
+    return _recompute_top(lax.fori_loop(0, indices.shape[0], set_one, nodes), shared)
+
+
+def _recompute_top(nodes: Array, levels: int) -> Array:
+    inner = 2**levels - 1
+    return lax.fori_loop(0, inner, lambda i, nodes: _recompute(inner - 1 - i, nodes), nodes)
+
+
+def _recompute(node: Array, nodes: Array) -> Array:
+    return _put(nodes, node, _at(nodes, 2 * node + 1) + _at(nodes, 2 * node + 2))
+
+
+# One-element slices: XLA updates them in place where it would copy the tree for a scalar scatter.
+def _at(nodes: Array, node: Array) -> Array:
+    return lax.dynamic_slice(nodes, (node,), (1,))[0]
+
+
+def _put(nodes: Array, node: Array, value: Array) -> Array:
+    return lax.dynamic_update_slice(nodes, value[None], (node,))
 
 
 def set_batch_scan(state: SumTreeState, node_indices: Array, values: Array) -> SumTreeState:
@@ -190,8 +288,7 @@ def set_batch_scan(state: SumTreeState, node_indices: Array, values: Array) -> S
 
     An index that is no leaf is left out, and so is a weight that is NaN, infinite or negative.
     """
-    indices, weights, applied = _checked(state, node_indices, values)
-    return set_where(state, indices, weights, applied)
+    return set_where(state, *_checked(state, node_indices, values), device="cpu")
 
 
 def _checked(state: SumTreeState, indices: Array, values: Array) -> tuple[Array, Array, Array]:
@@ -207,7 +304,7 @@ def set_non_batched(state: SumTreeState, node_index: Array, value: Array) -> Sum
 
 def set_batch_bincount(state: SumTreeState, node_indices: Array, values: Array) -> SumTreeState:
     """Set the weights of leaves all at once, level by level: the same result, faster on accelerators."""
-    return set_batch_scan(state, node_indices, values)
+    return set_where(state, *_checked(state, node_indices, values), device="gpu")
 
 
 def from_leaves(weights: Array, max_recorded_priority: Array) -> SumTreeState:

@@ -96,18 +96,19 @@ def sample(
     Returns:
         Sequences `[N, L, ...]`.
     """
-    row, start = draw(state, rng_key, batch_size, sequence_length, period)
-    return TrajectoryBufferSample(experience=_ring.read(state.experience, row, start, sequence_length))
+    experience = read_drawn(state, rng_key, batch_size, sequence_length, period)
+    return TrajectoryBufferSample(experience=experience)
 
 
-def draw(
+def read_drawn(
     state: TrajectoryBufferState, rng_key: PRNGKey, batch_size: int, sequence_length: int, period: int
-) -> tuple[Array, Array]:
-    """Draw row `[N]` and start slot `[N]` of sequences."""
+) -> Experience:
+    """Draw sequences with equal chances and return them, `[N, L, ...]`."""
     grid = Grid(*utils.get_tree_shape_prefix(state.experience, 2), sequence_length)
-    size = size_of(state)
-    row, start, _ = items.draw_uniform(grid, rng_key, batch_size, period, state.current_index, size)
-    return row, start
+    place, operands = items.uniform_place(
+        grid, rng_key, batch_size, period, state.current_index, size_of(state)
+    )
+    return _ring.read_at(state.experience, place, batch_size, sequence_length, *operands)[0]
 
 
 def size_of(state: TrajectoryBufferState) -> Array:
