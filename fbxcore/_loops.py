@@ -40,6 +40,11 @@ def choose(loop: Callable, vector: Callable, *operands: Any) -> Any:
     return looped(*operands)
 
 
+def vector_only(_: Callable, vector: Callable, *operands: Any) -> Any:
+    """Return `vector(*operands)`."""
+    return vector(*operands)
+
+
 def map_elements(element: Callable, num: int, *operands: Any) -> Any:
     """Return `element(i, *operands)` for i from 0 to `num`, stacked.
 
@@ -67,7 +72,9 @@ def empty_of(element: Callable, num: int, *operands: Any) -> Any:
 
 def put_at(out: Any, i: Array, values: Any) -> Any:
     """Return `out` with the values at i."""
-    return jax.tree.map(lambda x, v: lax.dynamic_update_slice(x, v[None], (i,)), out, values)
+    return jax.tree.map(
+        lambda x, v: lax.dynamic_update_slice(x, v[None], (i,), allow_negative_indices=False), out, values
+    )
 
 
 def kept_inside(i: Array, operands: tuple) -> tuple:
@@ -76,7 +83,7 @@ def kept_inside(i: Array, operands: tuple) -> tuple:
     XLA would take it out as a kernel for each value, and so pass the eight.
     """
     leaves, structure = jax.tree.flatten(operands)
-    small = [k for k, leaf in enumerate(leaves) if leaf.size <= 2]
+    small = [k for k, leaf in enumerate(leaves) if leaf.size <= 4]
     i, *scalars = lax.optimization_barrier((i, *(leaves[k] for k in small)))
     for k, scalar in zip(small, scalars, strict=True):
         leaves[k] = scalar

@@ -29,9 +29,13 @@ def is_threefry(key: PRNGKey) -> bool:
     return jax.config.jax_default_prng_impl == "threefry2x32"
 
 
-def words_of(key: PRNGKey) -> Words:
-    """Return the two words of a key."""
-    data = jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jnp.asarray(key)
+def data_of(key: PRNGKey) -> Array:
+    """Return a key's two words as one array."""
+    return jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jnp.asarray(key)
+
+
+def words_of(data: Array) -> Words:
+    """Return the two words of `data_of`."""
     return data[0], data[1]
 
 

@@ -8,6 +8,7 @@ Under `vmap` and on accelerators a write is one scatter and a read one gather (`
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ from fbxcore._loops import choose
 from fbxcore.types import Array, Experience
 
 _FEW = 8  # up to so many timesteps, copying one by one is faster than slicing
+_SMALL = 256  # bytes up to which XLA makes a loop that copies them one piece of code (it counts 1,024)
 
 
 def write(ring: Experience, batch: Experience, index: Array) -> Experience:
@@ -65,10 +67,11 @@ def read_at(
     """
 
     def looped(ring: Experience, *operands: Any) -> tuple[Experience, Any]:
-        if length <= _FEW:
-            return _read_steps(ring, place, num, length, *operands)
+        if length == 1 and _bytes_of(ring) <= _SMALL:
+            return _read_each(ring, place, num, *operands)
         rows, starts, rest = _loops.map_elements(place, num, *operands)
-        return _read_slices(ring, rows, starts, length), rest
+        by = _read_slices if length > _FEW else _read_steps
+        return by(ring, rows, starts, length), rest
 
     def gathered(ring: Experience, *operands: Any) -> tuple[Experience, Any]:
         rows, starts, rest = place(jnp.arange(num, dtype=jnp.int32), *operands)
@@ -83,49 +86,67 @@ def num_steps(experience: Experience) -> int:
 
 
 def _write_looped(ring: Experience, batch: Experience, index: Array) -> Experience:
-    count = num_steps(batch)
+    count, time_axis = num_steps(batch), num_steps(ring)
     if count == 1:
         return _put(ring, batch, index)
-    fits = index + count <= num_steps(ring)
-    ring = lax.fori_loop(0, jnp.where(fits, 1, 0), lambda _, ring: _put(ring, batch, index), ring)
-    return _put_steps(ring, batch, index, jnp.where(fits, 0, count))
+    ring = _repeat(
+        lambda _, ring: _put(ring, batch, index),
+        lambda: jnp.where(index + count <= time_axis, 1, 0),
+        ring,
+    )
+    return _put_steps(ring, batch, index, lambda: jnp.where(index + count <= time_axis, 0, count))
 
 
 def _write_rows_looped(ring: Experience, batch: Experience, index: Array, lengths: Array) -> Experience:
     count = num_steps(batch)
     in_step = jnp.all(index == index[0]) & jnp.all(lengths == lengths[0])
     at_once = in_step & (lengths[0] == count) & (index[0] + count <= num_steps(ring))
-    once = jnp.where(at_once, 1, 0)
-    ring = lax.fori_loop(0, once, lambda _, ring: _put(ring, batch, index[0]), ring)
-    ring = _put_steps(ring, batch, index[0], jnp.where(in_step & ~at_once, lengths[0], 0))
+    once = lambda _, ring: _put(ring, batch, index[0])  # noqa: E731
+    ring = _repeat(once, lambda: jnp.where(at_once, 1, 0), ring)
+    ring = _put_steps(ring, batch, index[0], lambda: jnp.where(in_step & ~at_once, lengths[0], 0))
 
     def put_row(row: Array, ring: Experience) -> Experience:
-        return _put_steps(ring, batch, index[row], lengths[row], row)
+        return _put_steps(ring, batch, index[row], lambda: lengths[row], row)
 
-    return lax.fori_loop(0, jnp.where(in_step, 0, len(index)), put_row, ring)
+    return _repeat(put_row, lambda: jnp.where(in_step, 0, len(index)), ring)
+
+
+def _repeat(body: Callable, times: Callable[[], Array], ring: Experience) -> Experience:
+    """Apply `body(i, ring)` so many times; the loop works out how often, not a kernel before it."""
+    go_on = lambda carry: carry[0] < times()  # noqa: E731
+    step = lambda carry: (carry[0] + 1, body(*carry))  # noqa: E731
+    return lax.while_loop(go_on, step, (jnp.int32(0), ring))[1]
 
 
 def _put(ring: Experience, batch: Experience, index: Array) -> Experience:
-    return jax.tree.map(lambda x, new: lax.dynamic_update_slice_in_dim(x, new, index, 1), ring, batch)
+    return jax.tree.map(lambda x, new: _update(x, new, 0, index), ring, batch)
 
 
-def _put_steps(ring: Experience, batch: Experience, index: Array, count: Array, row: Array | None = None):
-    """Write the first `count` timesteps one by one, of all rows or of one."""
+def _put_steps(
+    ring: Experience, batch: Experience, index: Array, times: Callable[[], Array], row: Array | None = None
+) -> Experience:
+    """Write the first timesteps one by one, of all rows or of one."""
     time_axis = num_steps(ring)
     rows = jax.tree.leaves(ring)[0].shape[0] if row is None else 1
     row = 0 if row is None else row
 
     def put(step: Array, ring: Experience) -> Experience:
         slot = (index + step) % time_axis
+        copy = lambda x, new: _update(x, _slice(new, row, step, rows, 1), row, slot)  # noqa: E731
+        return jax.tree.map(copy, ring, batch)
 
-        def one(x: Array, new: Array) -> Array:
-            rest = (0,) * (x.ndim - 2)
-            value = lax.dynamic_slice(new, (row, step, *rest), (rows, 1, *x.shape[2:]))
-            return lax.dynamic_update_slice(x, value, (row, slot, *rest))
+    return _repeat(put, times, ring)
 
-        return jax.tree.map(one, ring, batch)
 
-    return lax.fori_loop(0, count, put, ring)
+def _slice(x: Array, row: Array | int, slot: Array | int, rows: int, length: int) -> Array:
+    """Return `x[row : row + rows, slot : slot + length]`, which must lie inside."""
+    at = (row, slot, *[0] * (x.ndim - 2))
+    return lax.dynamic_slice(x, at, (rows, length, *x.shape[2:]), allow_negative_indices=False)
+
+
+def _update(x: Array, new: Array, row: Array | int, slot: Array | int) -> Array:
+    """Return x with `new` from row and slot on, which must lie inside."""
+    return lax.dynamic_update_slice(x, new, (row, slot, *[0] * (x.ndim - 2)), allow_negative_indices=False)
 
 
 def _write_scattered(ring: Experience, batch: Experience, index: Array) -> Experience:
@@ -151,10 +172,8 @@ def _read_gathered(ring: Experience, rows: Array, starts: Array, length: int) ->
     return jax.tree.map(one, ring)
 
 
-def _read_steps(
-    ring: Experience, place: Callable, num: int, length: int, *operands: Any
-) -> tuple[Experience, Any]:
-    """Find each place and copy its timesteps one by one."""
+def _read_each(ring: Experience, place: Callable, num: int, *operands: Any) -> tuple[Experience, Any]:
+    """Find each place and copy its one timestep, in one loop."""
 
     def extras(i: Array, *operands: Any) -> Any:
         return place(i, *operands)[2]
@@ -162,13 +181,35 @@ def _read_steps(
     def copy(item: Array, carry: tuple[Experience, Any]) -> tuple[Experience, Any]:
         out, rest = carry
         row, start, values = place(*_loops.kept_inside(item, operands))
-        for step in range(length):
-            out = _copy_step(ring, row, start, item, step, out)
-        return out, _loops.put_at(rest, item, values)
+        return _copy_step(ring, row, start, item, 0, out), _loops.put_at(rest, item, values)
 
-    empty = jax.tree.map(lambda x: jnp.zeros((num, length, *x.shape[2:]), x.dtype), ring)
     rest = _loops.empty_of(extras, num, *operands)
-    return lax.fori_loop(jnp.int32(0), jnp.int32(num), copy, (empty, rest))
+    return lax.fori_loop(jnp.int32(0), jnp.int32(num), copy, (_empty(ring, num, 1), rest))
+
+
+def _read_steps(ring: Experience, rows: Array, starts: Array, length: int) -> Experience:
+    """Copy timestep by timestep: large leaves one by one, small ones side by side."""
+    leaves, structure = jax.tree.flatten(ring)
+    small = [k for k, leaf in enumerate(leaves) if _bytes_of(leaf) <= _SMALL // 4]
+    groups = [[k] for k in range(len(leaves)) if k not in small]
+    while small:
+        fits = [k for j, k in enumerate(small) if _bytes_of([leaves[m] for m in small[: j + 1]]) <= _SMALL]
+        groups.append(fits)
+        small = small[len(fits) :]
+    out: dict[int, Array] = {}
+    for group in groups:
+        copied = _copy_steps([leaves[k] for k in group], rows, starts, length)
+        out |= dict(zip(group, copied, strict=True))
+    return jax.tree.unflatten(structure, [out[k] for k in range(len(leaves))])
+
+
+def _copy_steps(ring: list[Array], rows: Array, starts: Array, length: int) -> list[Array]:
+    def copy(i: Array, out: list[Array]) -> list[Array]:
+        item, step = (i, 0) if length == 1 else (i // length, i % length)
+        return _copy_step(ring, rows[item], starts[item], item, step, out)
+
+    num = len(rows)
+    return lax.fori_loop(jnp.int32(0), jnp.int32(num * length), copy, _empty(ring, num, length))
 
 
 def _read_slices(ring: Experience, rows: Array, starts: Array, length: int) -> Experience:
@@ -177,9 +218,7 @@ def _read_slices(ring: Experience, rows: Array, starts: Array, length: int) -> E
     inside = jnp.minimum(starts, time_axis - length)
 
     def slice_of(x: Array) -> Array:
-        shape = (1, length, *x.shape[2:])
-        cut = lambda row, start: lax.dynamic_slice(x, (row, start, *[0] * (x.ndim - 2)), shape)[0]  # noqa: E731
-        return jax.vmap(cut)(rows, inside)
+        return jax.vmap(lambda row, start: _slice(x, row, start, 1, length)[0])(rows, inside)
 
     def again(item: Array, out: Experience) -> Experience:
         wraps = starts[item] > time_axis - length
@@ -194,9 +233,14 @@ def _copy_step(
 ) -> Experience:
     slot = (start + step) % num_steps(ring)
 
-    def one(x: Array, y: Array) -> Array:
-        rest = [0] * (x.ndim - 2)
-        value = lax.dynamic_slice(x, (row, slot, *rest), (1, 1, *x.shape[2:]))
-        return lax.dynamic_update_slice(y, value, (item, step, *rest))
+    copy = lambda x, y: _update(y, _slice(x, row, slot, 1, 1), item, step)  # noqa: E731
+    return jax.tree.map(copy, ring, out)
 
-    return jax.tree.map(one, ring, out)
+
+def _empty(ring: Experience, num: int, length: int) -> Experience:
+    return jax.tree.map(lambda x: jnp.zeros((num, length, *x.shape[2:]), x.dtype), ring)
+
+
+def _bytes_of(ring: Experience) -> int:
+    """Return the bytes of one timestep of one row."""
+    return sum(math.prod(leaf.shape[2:]) * leaf.dtype.itemsize for leaf in jax.tree.leaves(ring))

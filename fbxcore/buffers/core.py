@@ -26,7 +26,7 @@ import numpy as np
 
 from fbxcore import _loops, _ring
 from fbxcore.buffers import items, sum_tree
-from fbxcore.buffers.layout import Layout, bucket_of
+from fbxcore.buffers.layout import Grid, Layout, bucket_of
 from fbxcore.buffers.pytree import Fields, pytree
 from fbxcore.buffers.sum_tree import SumTreeState
 from fbxcore.types import Array, Leaves, PRNGKey, Spec
@@ -246,8 +246,7 @@ def _place(core: Core, state: CoreState, key: PRNGKey, n: Array, bucket: int) ->
 def _drawn(core: Core, state: CoreState, row: Array, start: Array, rest: Any) -> tuple[Array, Array]:
     """Return indices and probabilities of what was drawn."""
     if state.tree is not None:
-        indices, weights = rest
-        return indices, sum_tree.share_of(state.tree, weights)
+        return rest
     probabilities = jnp.float32(1 / core.layout.rows) / jnp.maximum(rest, 1)
     return row * core.layout.items_per_row + start, jnp.where(rest > 0, probabilities, 0.0)
 
@@ -262,12 +261,26 @@ def _gather(core: Core, state: CoreState, indices: Array) -> dict[str, Array]:
 def _set_priorities(
     core: Core, state: CoreState, indices: Array, priorities: Array, keep: Array
 ) -> CoreState:
-    layout = core.layout
-    indices = jnp.asarray(indices, jnp.int32)
-    weights, is_valid = sum_tree.weight_of(priorities, layout.priority_exponent, layout.num_items)
-    applied = is_valid & keep & _is_live(core, state, indices)
-    tree = sum_tree.set_where(state.tree, indices, weights, applied, device=jax.default_backend())
+    grid, exponent = core.layout.grid, core.layout.priority_exponent
+
+    def change_of(
+        i: Array, write_index: Array, size: Array, indices: Array, priorities: Array, keep: Array
+    ) -> tuple[Array, Array, Array]:
+        index = indices[i]
+        weight, applied = sum_tree.weight_of(priorities[i], exponent, grid.num_items)
+        return index, weight, applied & keep[i] & _is_item(grid, index, write_index, size)
+
+    indices, priorities = jnp.asarray(indices, jnp.int32), jnp.asarray(priorities, jnp.float32)
+    operands = (state.write_index, state.size, indices, priorities, keep)
+    tree = sum_tree.set_each(state.tree, change_of, len(indices), *operands, device=jax.default_backend())
     return state.replace(tree=tree)
+
+
+def _is_item(grid: Grid, index: Array, write_index: Array, size: Array) -> Array:
+    row, start = items.starts(grid, index)
+    row = jnp.clip(row, 0, grid.rows - 1)
+    whole = items.is_whole(grid, start, write_index[row], size[row])
+    return whole & (index >= 0) & (index < grid.num_items)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -278,10 +291,7 @@ def _laps(core: Core, state: CoreState, indices: Array) -> Array:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _is_live(core: Core, state: CoreState, indices: Array) -> Array:
-    row, start = items.starts(core.layout.grid, jnp.asarray(indices, jnp.int32))
-    return items.is_whole(core.layout.grid, start, state.write_index[row], state.size[row]) & (
-        (indices >= 0) & (indices < core.layout.num_items)
-    )
+    return _is_item(core.layout.grid, jnp.asarray(indices, jnp.int32), state.write_index, state.size)
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 
 from fbxcore import _random
-from fbxcore._random import Words
 from fbxcore.buffers import sum_tree
 from fbxcore.buffers.layout import Grid
 from fbxcore.buffers.sum_tree import SumTreeState
@@ -61,7 +60,8 @@ def uniform_place(
     def of_row(row: Array, write_index: Array, size: Array) -> tuple[Array, Array]:
         return (write_index[row], size[row]) if size.ndim else (write_index, size)
 
-    def by_words(i: Array, words: Words, *counters: Array) -> tuple[Array, Array, Array]:
+    def by_words(i: Array, data: Array, *counters: Array) -> tuple[Array, Array, Array]:
+        words = _random.words_of(data)
         rest, item_words = _random.split(words, 0), _random.split(words, 1)
         row = jnp.zeros_like(i)
         if grid.rows > 1:
@@ -74,7 +74,7 @@ def uniform_place(
         return row[i], start[i], count[i]
 
     if _random.is_threefry(key):
-        return by_words, (_random.words_of(key), write_index, size)
+        return by_words, (_random.data_of(key), write_index, size)
     rest, item_key = jax.random.split(key)
     row = jax.random.randint(jax.random.split(rest)[1], (num,), 0, grid.rows, jnp.int32)
     write_index, size = of_row(row, write_index, size)
@@ -89,13 +89,14 @@ def weighted_place(
     """Return how to draw items in proportion to their weights, one from each of `count` equal shares.
 
     Returns:
-        `place(i, *operands)` and its operands; it gives the ith row, its start slot, and index and weight.
+        `place(i, *operands)` and its operands; it gives the ith row, its start slot, and its index and
+        probability.
     """
     draw, operands = sum_tree.stratified_draw(tree, num, key, count)
 
     def place(i: Array, *operands: Array) -> tuple[Array, Array, tuple[Array, Array]]:
-        index, weight = draw(i, *operands)
-        return *starts(grid, index), (index, weight)
+        index, probability = draw(i, *operands)
+        return *starts(grid, index), (index, probability)
 
     return place, operands
 
@@ -116,34 +117,47 @@ def add_items(
     [1 - L, n - L] and are still held, and breaks those that start in [0, n) and are not complete.
 
     Args:
-        write_index: `[B]`, before the add.
-        size: `[B]`, before the add.
-        lengths: `[B]`, timesteps added, at most T.
+        write_index: `[B]`, or `[]` where all rows advance together, before the add.
+        size: likewise, before the add.
+        lengths: likewise, timesteps added, at most T.
         steps: the greatest length there may be.
     """
     length = grid.sequence_length
-    oldest = lengths - jnp.minimum(size + lengths, grid.time_axis)
-    whole = (jnp.maximum(1 - length, oldest), lengths - length)
-    ranges = _item_ranges(grid, write_index, *whole)
-    greatest = jnp.broadcast_to(tree.max_recorded_priority, lengths.shape)
-    weights = [greatest, greatest]
-    if length > 1:
-        ranges += _item_ranges(grid, write_index, jnp.maximum(0, lengths - length + 1), lengths - 1)
-        weights += [jnp.zeros_like(greatest)] * 2
-    first, last = (jnp.concatenate(parts) for parts in zip(*ranges, strict=True))
+    kinds = 2 if length == 1 else 4  # those completed before and after the wrap; likewise those broken
+
+    def range_of(
+        r: Array, greatest: Array, write_index: Array, size: Array, lengths: Array
+    ) -> tuple[Array, Array, Array]:
+        row, kind = r // kinds, r % kinds
+        if size.ndim:
+            write_index, size, lengths = write_index[row], size[row], lengths[row]
+        oldest = lengths - jnp.minimum(size + lengths, grid.time_axis)
+        is_broken = kind >= 2
+        low = jnp.where(is_broken, jnp.maximum(0, lengths - length + 1), jnp.maximum(1 - length, oldest))
+        high = jnp.where(is_broken, lengths - 1, lengths - length)
+        first, last = _item_range(grid, write_index, low, high, kind % 2 == 1)
+        base = row * grid.items_per_row
+        return base + first, base + last, jnp.where(is_broken, 0.0, greatest)
+
+    operands = (tree.max_recorded_priority, write_index, size, lengths)
     width = min(steps // grid.stride + 1, grid.items_per_row)
-    return sum_tree.set_ranges(tree, first, last, jnp.concatenate(weights), width=width, device=device)
+    return sum_tree.set_ranges(tree, range_of, grid.rows * kinds, *operands, width=width, device=device)
 
 
-def _item_ranges(grid: Grid, write_index: Array, low: Array, high: Array) -> list[tuple[Array, Array]]:
-    """Return first and last items that start `low` to `high` slots after the write index, cut at the wrap."""
+def _item_range(
+    grid: Grid, write_index: Array, low: Array, high: Array, after_wrap: Array
+) -> tuple[Array, Array]:
+    """Return first and last item of a row that start `low` to `high` slots after the write index.
+
+    Those that lie after the wrap are a range of their own.
+    """
     per_row, stride = grid.items_per_row, grid.stride
     # One turn further on, so that floor division acts on what is not negative.
     first = -(-(write_index + low + grid.time_axis) // stride)
     last = (write_index + high + grid.time_axis) // stride
     count = jnp.clip(last - first + 1, 0, per_row)
     first = first % per_row
-    base = jnp.arange(grid.rows, dtype=jnp.int32) * per_row
-    before_wrap = jnp.minimum(first + count, per_row)
-    after_wrap = first + count - per_row
-    return [(base + first, base + before_wrap - 1), (base, base + after_wrap - 1)]
+    past = first + count
+    return jnp.where(after_wrap, 0, first), jnp.where(
+        after_wrap, past - per_row, jnp.minimum(past, per_row)
+    ) - 1

@@ -86,9 +86,9 @@ def prioritised_add(
     tree = items.add_items(
         grid,
         state.sum_tree_state,
-        jnp.full(grid.rows, state.current_index, jnp.int32),
-        jnp.full(grid.rows, trajectory_buffer.size_of(state), jnp.int32),
-        jnp.full(grid.rows, steps, jnp.int32),
+        state.current_index,
+        trajectory_buffer.size_of(state),
+        jnp.int32(steps),
         steps=steps,
         device=device,
     )
@@ -110,21 +110,24 @@ def prioritised_sample(
         Sequences `[N, L, ...]` with indices, probabilities and generations.
     """
     grid = _grid_of(state, sequence_length, period)
-    tree = state.sum_tree_state
-    place, operands = items.weighted_place(grid, rng_key, batch_size, tree, batch_size)
-    experience, (indices, weights) = _ring.read_at(
-        state.experience, place, batch_size, sequence_length, *operands
+    draw, operands = items.weighted_place(grid, rng_key, batch_size, state.sum_tree_state, batch_size)
+
+    def place(i: Array, current: Array, running: Array, *operands: Array) -> tuple[Array, Array, tuple]:
+        row, start, (index, probability) = draw(i, *operands)
+        return row, start, (index, probability, running - items.age_of(grid, start, current))
+
+    experience, (indices, probabilities, generations) = _ring.read_at(
+        state.experience,
+        place,
+        batch_size,
+        sequence_length,
+        state.current_index,
+        state.running_index,
+        *operands,
     )
     return PrioritisedTrajectoryBufferSample(
-        experience=experience,
-        indices=indices,
-        probabilities=sum_tree.share_of(tree, weights),
-        generations=_generations(state, grid, items.starts(grid, indices)[1]),
+        experience=experience, indices=indices, probabilities=probabilities, generations=generations
     )
-
-
-def _generations(state: PrioritisedTrajectoryBufferState, grid: Grid, start: Array) -> Array:
-    return state.running_index - items.age_of(grid, start, state.current_index)
 
 
 def _grid_of(state: PrioritisedTrajectoryBufferState, sequence_length: int, period: int) -> Grid:
@@ -150,14 +153,25 @@ def set_priorities(
         generations: `[N]`, as sampled; without them an index means whatever item is there now.
     """
     grid = _grid_of(state, sequence_length, period)
-    indices = jnp.asarray(indices, jnp.int32)
-    _, start = items.starts(grid, indices)
-    weights, applied = sum_tree.weight_of(priorities, priority_exponent, grid.num_items)
-    applied &= items.is_whole(grid, start, state.current_index, trajectory_buffer.size_of(state))
-    applied &= (indices >= 0) & (indices < grid.num_items)
+
+    def change_of(
+        i: Array, current: Array, size: Array, running: Array, indices: Array, priorities: Array, *made: Array
+    ) -> tuple[Array, Array, Array]:
+        index = indices[i]
+        _, start = items.starts(grid, index)
+        weight, applied = sum_tree.weight_of(priorities[i], priority_exponent, grid.num_items)
+        applied &= items.is_whole(grid, start, current, size) & (index >= 0) & (index < grid.num_items)
+        for generations in made:
+            applied &= running - items.age_of(grid, start, current) == generations[i]
+        return index, weight, applied
+
+    changes = [jnp.asarray(indices, jnp.int32), jnp.asarray(priorities, jnp.float32)]
     if generations is not None:
-        applied &= _generations(state, grid, start) == generations
-    tree = sum_tree.set_where(state.sum_tree_state, indices, weights, applied, device=device)
+        changes.append(jnp.asarray(generations, jnp.int32))
+    counters = (state.current_index, trajectory_buffer.size_of(state), state.running_index)
+    tree = sum_tree.set_each(
+        state.sum_tree_state, change_of, len(changes[0]), *counters, *changes, device=device
+    )
     return state.replace(sum_tree_state=tree)
 
 

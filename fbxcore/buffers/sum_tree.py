@@ -19,7 +19,6 @@ import jax.numpy as jnp
 from jax import lax
 
 from fbxcore import _loops, _random
-from fbxcore._random import Words
 from fbxcore.buffers.pytree import Fields, pytree, static
 from fbxcore.errors import InvalidArgumentError
 from fbxcore.types import Array, PRNGKey
@@ -111,26 +110,29 @@ def stratified_sample(
 def stratified_draw(
     state: SumTreeState, batch_size: int, rng_key: PRNGKey, count: Array | int
 ) -> tuple[Callable, tuple]:
-    """Return `draw(i, *operands)`, which gives the leaf drawn from the ith share and its weight."""
+    """Return `draw(i, *operands)`, which gives the leaf drawn from the ith share and its probability."""
     depth = state.tree_depth
 
     def walk(nodes: Array, share: Array) -> tuple[Array, Array]:
-        node = _walk(nodes, depth, share * nodes[0])
-        return node - (2**depth - 1), nodes.at[node].get(mode="promise_in_bounds")
+        total = nodes[0]
+        node = _walk(nodes, depth, share * total)
+        weight = nodes.at[node].get(mode="promise_in_bounds")
+        return node - (2**depth - 1), share_of(total, weight)
 
     def bounds(i: Array, count: Array) -> tuple[Array, Array]:
         low, high = (i.astype(jnp.float32) / count, (i + 1).astype(jnp.float32) / count)
         return jnp.minimum(low, 1.0), jnp.minimum(high, 1.0)
 
-    def by_words(i: Array, nodes: Array, words: Words, count: Array) -> tuple[Array, Array]:
-        return walk(nodes, _random.uniform(_random.split(words, i), *bounds(i, count)))
+    def by_words(i: Array, nodes: Array, data: Array, count: Array) -> tuple[Array, Array]:
+        words = _random.split(_random.words_of(data), i)
+        return walk(nodes, _random.uniform(words, *bounds(i, count)))
 
     def by_shares(i: Array, nodes: Array, shares: Array) -> tuple[Array, Array]:
         return walk(nodes, shares[i])
 
     count = jnp.asarray(count, jnp.float32)
     if _random.is_threefry(rng_key):
-        return by_words, (state.nodes, _random.words_of(rng_key), count)
+        return by_words, (state.nodes, _random.data_of(rng_key), count)
     low, high = bounds(jnp.arange(batch_size, dtype=jnp.int32), count)
     uniform = jax.vmap(lambda key, low, high: jax.random.uniform(key, (), jnp.float32, low, high))
     return by_shares, (state.nodes, uniform(jax.random.split(rng_key, batch_size), low, high))
@@ -152,12 +154,11 @@ get_batch = get
 
 def get_probability(state: SumTreeState, node_index: Array) -> Array:
     """Return the share of the total weight of a leaf, or of several; 0 where the total is 0."""
-    return share_of(state, get(state, node_index))
+    return share_of(state.nodes[0], get(state, node_index))
 
 
-def share_of(state: SumTreeState, weight: Array) -> Array:
+def share_of(total: Array, weight: Array) -> Array:
     """Return the share of a weight in the total; 0 where the total is 0."""
-    total = state.nodes[0]
     return jnp.where(total > 0, weight / jnp.where(total > 0, total, 1), 0.0)
 
 
@@ -177,63 +178,87 @@ def weight_of(priority: Array, exponent: float, capacity: int) -> tuple[Array, A
 
 
 def set_ranges(
-    state: SumTreeState, first: Array, last: Array, weights: Array, *, width: int, device: str
+    state: SumTreeState, range_of: Callable, num: int, *operands: Array, width: int, device: str
 ) -> SumTreeState:
-    """Give all leaves of each range one weight and recompute what lies above them.
+    """Give all leaves of each of some ranges one weight and recompute what lies above them.
 
     Args:
-        first: `[R]`, the first leaf of each range.
-        last: `[R]`, its last leaf; a range whose last is below its first is empty.
-        weights: `[R]`, finite and not negative.
+        range_of: `range_of(r, *operands)` gives first leaf, last leaf and weight of the rth range, which is
+            empty where the last is below the first; no leaf may be in two ranges.
+        num: how many ranges there are.
         width: how many leaves a range has at most.
         device: "cpu" goes node by node, the others level by level.
     """
-    if device != "cpu":
+    depth = state.tree_depth
+
+    def by_node(nodes: Array, *operands: Array) -> Array:
+        return _set_by_node(nodes, depth, range_of, num, *operands)
+
+    def by_level(nodes: Array, *operands: Array) -> Array:
+        first, last, weights = range_of(jnp.arange(num, dtype=jnp.int32), *operands)
         indices = first[:, None] + jnp.arange(width, dtype=jnp.int32)
-        applied = indices <= last[:, None]
         weights = jnp.broadcast_to(weights[:, None], indices.shape)
-        return _set_by_level(state, indices.ravel(), weights.ravel(), applied.ravel())
-    nodes = _set_by_node(state.nodes, state.tree_depth, first, last, weights)
-    return _with_greatest(state.replace(nodes=nodes), weights, last >= first)
+        applied = indices <= last[:, None]
+        return _set_by_level(nodes, depth, indices.ravel(), weights.ravel(), applied.ravel())
+
+    return state.replace(nodes=_by(device, by_node, by_level, state.nodes, *operands))
 
 
-def set_where(
-    state: SumTreeState, indices: Array, weights: Array, applied: Array, *, device: str
+def set_each(
+    state: SumTreeState, change_of: Callable, num: int, *operands: Array, device: str
 ) -> SumTreeState:
-    """Set the weights `[N]` of leaves `[N]` where `applied` `[N]`; of equal indices the last wins."""
-    if device != "cpu":
-        return _set_by_level(state, indices, weights, applied)
-    nodes = _set_each_by_node(state.nodes, state.tree_depth, indices, weights, applied)
-    return _with_greatest(state.replace(nodes=nodes), weights, applied)
+    """Set the weights of single leaves; of equal ones the last wins.
+
+    Args:
+        change_of: `change_of(i, *operands)` gives leaf, weight, and whether the ith change is applied.
+        num: how many changes there are.
+        device: "cpu" goes node by node, the others level by level.
+    """
+    depth = state.tree_depth
+
+    def by_node(nodes: Array, greatest: Array, *operands: Array) -> tuple[Array, Array]:
+        return _set_each_by_node(nodes, greatest, depth, change_of, num, *operands)
+
+    def by_level(nodes: Array, greatest: Array, *operands: Array) -> tuple[Array, Array]:
+        indices, weights, applied = change_of(jnp.arange(num, dtype=jnp.int32), *operands)
+        greatest = jnp.maximum(greatest, jnp.max(jnp.where(applied, weights, 0.0), initial=0.0))
+        return _set_by_level(nodes, depth, indices, weights, applied), greatest
+
+    nodes, greatest = _by(device, by_node, by_level, state.nodes, state.max_recorded_priority, *operands)
+    return state.replace(nodes=nodes, max_recorded_priority=greatest)
 
 
-def _with_greatest(state: SumTreeState, weights: Array, applied: Array) -> SumTreeState:
-    greatest = jnp.max(jnp.where(applied, weights, 0.0), initial=0.0)
-    return state.replace(max_recorded_priority=jnp.maximum(state.max_recorded_priority, greatest))
+def _by(device: str, by_node: Callable, by_level: Callable, *operands: Array):
+    return (_loops.choose if device == "cpu" else _loops.vector_only)(by_node, by_level, *operands)
 
 
-def _set_by_level(state: SumTreeState, indices: Array, weights: Array, applied: Array) -> SumTreeState:
-    beyond = state.nodes.shape[0]
-    node = jnp.where(applied, indices + 2**state.tree_depth - 1, beyond)
+def _set_by_level(nodes: Array, depth: int, indices: Array, weights: Array, applied: Array) -> Array:
+    beyond = nodes.shape[0]
+    node = jnp.where(applied, indices + 2**depth - 1, beyond)
     order = jnp.argsort(node, stable=True)
     in_order = node[order]
     is_last = in_order != jnp.append(in_order[1:], beyond + 1)
-    nodes = state.nodes.at[jnp.where(is_last, in_order, beyond)].set(weights[order], mode="drop")
-    for _ in range(state.tree_depth):
+    nodes = nodes.at[jnp.where(is_last, in_order, beyond)].set(weights[order], mode="drop")
+    for _ in range(depth):
         node = jnp.where(node < beyond, (node - 1) >> 1, beyond)
         left = jnp.minimum(2 * node + 1, beyond - 2)
         nodes = nodes.at[node].set(nodes[left] + nodes[left + 1], mode="drop")
-    return _with_greatest(state.replace(nodes=nodes), weights, applied)
+    return nodes
 
 
-def _set_by_node(nodes: Array, depth: int, first: Array, last: Array, weights: Array) -> Array:
-    """Fill range by range; what many ranges share, the top of the tree, is recomputed once at the end."""
-    shared = min(depth, max(first.shape[0].bit_length() - 1, 0))
+def _shared_levels(depth: int, num: int) -> int:
+    """Return how many levels at the top are recomputed once at the end instead of once per change."""
+    return min(depth, num.bit_length() - 1) if num >= 16 else 0
+
+
+def _set_by_node(nodes: Array, depth: int, range_of: Callable, num: int, *operands: Array) -> Array:
+    shared = _shared_levels(depth, num)
     offset = 2**depth - 1
 
     def fill(r: Array, nodes: Array) -> Array:
-        low, high = first[r] + offset, last[r] + offset
-        nodes = lax.fori_loop(low, high + 1, lambda node, nodes: _put(nodes, node, weights[r]), nodes)
+        first, last, weight = range_of(*_loops.kept_inside(r, operands))
+        low, high = first + offset, last + offset
+        nodes = lax.fori_loop(low, high + 1, lambda node, nodes: _put(nodes, node, weight), nodes)
 
         def level(_: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             nodes, low, high = carry
@@ -243,26 +268,30 @@ def _set_by_node(nodes: Array, depth: int, first: Array, last: Array, weights: A
         levels = jnp.where(high >= low, depth - shared, 0)
         return lax.fori_loop(0, levels, level, (nodes, low, high))[0]
 
-    nodes = lax.fori_loop(0, first.shape[0], fill, nodes)
-    return _recompute_top(nodes, shared)
+    return _recompute_top(lax.fori_loop(jnp.int32(0), jnp.int32(num), fill, nodes), shared)
 
 
-def _set_each_by_node(nodes: Array, depth: int, indices: Array, weights: Array, applied: Array) -> Array:
-    """As `_set_by_node` for ranges of one leaf."""
-    shared = min(depth, max(indices.shape[0].bit_length() - 1, 0))
+def _set_each_by_node(
+    nodes: Array, greatest: Array, depth: int, change_of: Callable, num: int, *operands: Array
+) -> tuple[Array, Array]:
+    shared = _shared_levels(depth, num)
 
-    def set_one(i: Array, nodes: Array) -> Array:
-        node = jnp.where(applied[i], indices[i], 0) + 2**depth - 1
-        nodes = _put(nodes, node, jnp.where(applied[i], weights[i], _at(nodes, node)))
+    def set_one(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        nodes, greatest = carry
+        index, weight, applied = change_of(*_loops.kept_inside(i, operands))
+        node = jnp.where(applied, index, 0) + 2**depth - 1
+        nodes = _put(nodes, node, jnp.where(applied, weight, _at(nodes, node)))
 
         def up(_: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
             nodes, node = carry
             node = (node - 1) >> 1
             return _recompute(node, nodes), node
 
-        return lax.fori_loop(0, depth - shared, up, (nodes, node))[0]
+        nodes, _ = lax.fori_loop(0, depth - shared, up, (nodes, node))
+        return nodes, jnp.maximum(greatest, jnp.where(applied, weight, 0.0))
 
-    return _recompute_top(lax.fori_loop(0, indices.shape[0], set_one, nodes), shared)
+    nodes, greatest = lax.fori_loop(jnp.int32(0), jnp.int32(num), set_one, (nodes, greatest))
+    return _recompute_top(nodes, shared), greatest
 
 
 def _recompute_top(nodes: Array, levels: int) -> Array:
@@ -276,11 +305,11 @@ def _recompute(node: Array, nodes: Array) -> Array:
 
 # One-element slices: XLA updates them in place where it would copy the tree for a scalar scatter.
 def _at(nodes: Array, node: Array) -> Array:
-    return lax.dynamic_slice(nodes, (node,), (1,))[0]
+    return lax.dynamic_slice(nodes, (node,), (1,), allow_negative_indices=False)[0]
 
 
 def _put(nodes: Array, node: Array, value: Array) -> Array:
-    return lax.dynamic_update_slice(nodes, value[None], (node,))
+    return lax.dynamic_update_slice(nodes, value[None], (node,), allow_negative_indices=False)
 
 
 def set_batch_scan(state: SumTreeState, node_indices: Array, values: Array) -> SumTreeState:
@@ -288,13 +317,17 @@ def set_batch_scan(state: SumTreeState, node_indices: Array, values: Array) -> S
 
     An index that is no leaf is left out, and so is a weight that is NaN, infinite or negative.
     """
-    return set_where(state, *_checked(state, node_indices, values), device="cpu")
+    return _set_checked(state, node_indices, values, "cpu")
 
 
-def _checked(state: SumTreeState, indices: Array, values: Array) -> tuple[Array, Array, Array]:
+def _set_checked(state: SumTreeState, indices: Array, values: Array, device: str) -> SumTreeState:
+    def change_of(i: Array, indices: Array, values: Array) -> tuple[Array, Array, Array]:
+        index, value = indices[i], values[i]
+        applied = (index >= 0) & (index < state.capacity) & jnp.isfinite(value) & (value >= 0)
+        return index, jnp.where(applied, value, 0.0), applied
+
     indices, values = jnp.asarray(indices, jnp.int32), jnp.asarray(values, jnp.float32)
-    applied = (indices >= 0) & (indices < state.capacity) & jnp.isfinite(values) & (values >= 0)
-    return indices, jnp.where(applied, values, 0.0), applied
+    return set_each(state, change_of, len(indices), indices, values, device=device)
 
 
 def set_non_batched(state: SumTreeState, node_index: Array, value: Array) -> SumTreeState:
@@ -304,7 +337,7 @@ def set_non_batched(state: SumTreeState, node_index: Array, value: Array) -> Sum
 
 def set_batch_bincount(state: SumTreeState, node_indices: Array, values: Array) -> SumTreeState:
     """Set the weights of leaves all at once, level by level: the same result, faster on accelerators."""
-    return set_where(state, *_checked(state, node_indices, values), device="gpu")
+    return _set_checked(state, node_indices, values, "gpu")
 
 
 def from_leaves(weights: Array, max_recorded_priority: Array) -> SumTreeState:
