@@ -30,7 +30,9 @@ def steps():
 
     def make(first: int, shape: tuple[int, ...]):
         count = first + np.arange(np.prod(shape[1:], dtype=int)).reshape(1, *shape[1:])
-        count = np.broadcast_to(count, shape) + 1000 * np.arange(shape[0]).reshape(-1, *[1] * (len(shape) - 1))
+        count = np.broadcast_to(count, shape) + 1000 * np.arange(shape[0]).reshape(
+            -1, *[1] * (len(shape) - 1)
+        )
         return {
             "count": jnp.asarray(count, jnp.int32),
             "image": jnp.asarray(np.stack([count % 251, count % 7], -1), jnp.uint8),

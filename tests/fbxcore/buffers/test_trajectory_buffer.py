@@ -135,7 +135,9 @@ def test_it_works_inside_scan_and_vmap(buffer, timestep, steps, same):
     made = fbx.make_trajectory_buffer(**ARGUMENTS)
 
     def fill(batches):
-        state, _ = jax.lax.scan(lambda state, batch: (made.add(state, batch), None), made.init(timestep), batches)
+        state, _ = jax.lax.scan(
+            lambda state, batch: (made.add(state, batch), None), made.init(timestep), batches
+        )
         return state, made.sample(state, jax.random.key(1))
 
     states, samples = jax.jit(jax.vmap(fill))(stack([stack(batches), stack(other)]))
