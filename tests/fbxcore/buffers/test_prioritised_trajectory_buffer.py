@@ -157,7 +157,7 @@ def test_an_update_of_an_overwritten_item_is_left_out(small):
 
 
 def test_an_item_replaced_by_another_is_not_updated_for_it(small):
-    """Item 0 of steps 0 to 2 is replaced by that of steps 6 to 8: the old generation is stale, the new is not."""
+    """Item 0 of steps 0 to 2 is replaced by that of steps 6 to 8: the old generation is stale."""
     state = counted(small, small.init({"x": jnp.zeros((), jnp.int32)}), 0, 6)
     state = counted(small, state, 6, 3)
     assert weights_of(state)[0] == 1

@@ -36,7 +36,7 @@ def reference(state, indices, values) -> np.ndarray:
 
 @pytest.mark.parametrize("capacity", [1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 31, 33, 64, 65, 70])
 def test_every_node_is_the_sum_of_its_children(capacity):
-    """After three batches with repeated leaves all nodes equal the sums of a reference, and the last value stays."""
+    """After three batches with repeated leaves all nodes are those of a reference; the last value stays."""
     rng = np.random.default_rng(capacity)
     states = {name: sum_tree.init(capacity) for name in SET}
     for _ in range(3):
@@ -88,7 +88,7 @@ def test_odd_weights_and_indices_are_left_out(name):
 
 
 def test_no_draw_lands_on_a_zero_weight_after_many_updates():
-    """After 30,000 updates over twelve orders of magnitude the root is the sum and no drawn leaf is 0 (FB-03)."""
+    """After 30,000 updates over twelve orders of magnitude the root is the sum, no draw is a 0 (FB-03)."""
     rng = np.random.default_rng(0)
     state = sum_tree.init(100)
     for turn in range(150):
