@@ -30,6 +30,7 @@ PAGE_POLICY = (
     "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; "
     "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
+ARRAYS = (b"application/x-safetensors", b"application/x-npz", b"application/msgpack")
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 
@@ -133,9 +134,11 @@ def _signed(send: Send, request_id: str) -> Send:
         if message["type"] == "http.response.start":
             raw = message.setdefault("headers", [])
             raw.append(signature)
-            raw.append((b"x-content-type-options", b"nosniff"))
-            headers = MutableHeaders(raw=raw)
-            if headers.get("content-type", "").startswith("text/html"):
+            kind = next((value for name, value in raw if name == b"content-type"), b"")
+            if not kind.startswith(ARRAYS):  # which no browser takes for something it runs
+                raw.append((b"x-content-type-options", b"nosniff"))
+            if kind.startswith(b"text/html"):
+                headers = MutableHeaders(raw=raw)
                 headers.setdefault("content-security-policy", PAGE_POLICY)
                 headers.setdefault("referrer-policy", "same-origin")
                 headers.setdefault("x-frame-options", "DENY")

@@ -12,10 +12,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from app.routes._answers import arrays_body, encoding_asked, format_asked
+from app.routes._answers import Pieces, arrays_body, encoding_asked, format_asked, pieces_of
 from app.routes._body import read_arrays, refuse_body
 from app.routes._query import Query
 from app.services import buffers
+from fbxcore.live import Sample
+from fbxcore.wire import FORMATS
 
 MAX_SEED = (1 << 63) - 1
 BUFFER = "/api/v1/buffers/{name}"
@@ -59,22 +61,32 @@ async def sample(request: Request) -> Response:
     query.done()
     buffers.check_sample_bytes(deck, buffer, wanted["batch_size"])
 
-    async def draw() -> tuple[bytes, dict[str, str]]:
+    if request.method == "GET":
         drawn = await buffer.sample(**wanted)
-        body, headers = await arrays_body(drawn.arrays, format, encoding)
-        headers["x-seed"], headers["x-position"] = str(drawn.seed), str(drawn.position)
-        return body, headers
+        if (pieces := pieces_of(drawn.arrays, format, encoding)) is not None:
+            return Pieces(pieces, {"content-type": FORMATS[format], **_how_drawn(drawn)})
+        body, headers = await _answer_of(drawn, format, encoding)
+        return Response(body, headers=headers)
+    await refuse_body(request)
 
-    if request.method == "POST":
-        await refuse_body(request)
-        key = request.headers.get("idempotency-key")
-        body, headers = await deck.replays.once(
-            buffer, key, (request.scope["query_string"], format, encoding), draw
-        )
-    else:
-        body, headers = await draw()
-    headers["cache-control"] = "no-store"
+    async def draw() -> tuple[bytes, dict[str, str]]:
+        return await _answer_of(await buffer.sample(**wanted), format, encoding)
+
+    key, asked = request.headers.get("idempotency-key"), (request.scope["query_string"], format, encoding)
+    body, headers = await deck.replays.once(buffer, key, asked, draw)
     return Response(body, headers=headers)
+
+
+async def _answer_of(drawn: Sample, format: str, encoding: str | None) -> tuple[bytes, dict[str, str]]:
+    """Return body and headers of a sample."""
+    body, headers = await arrays_body(drawn.arrays, format, encoding)
+    del headers["vary"]  # nothing of it is ever stored
+    return body, headers | _how_drawn(drawn)
+
+
+def _how_drawn(drawn: Sample) -> dict[str, str]:
+    """Return the headers that say how to draw it again."""
+    return {"x-seed": str(drawn.seed), "x-position": str(drawn.position), "cache-control": "no-store"}
 
 
 async def set_priorities(request: Request) -> Response:

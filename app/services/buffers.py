@@ -11,7 +11,7 @@ from app.services.deck import Deck
 from app.services.mirror import Listed, read_cursor, write_cursor
 from fbxcore.errors import ConflictError, InvalidArgumentError, NotSupportedError
 from fbxcore.live import BufferConfig, Counters, LiveBuffer, describe_buffer
-from fbxcore.spec import check_leaves, timestep_bytes
+from fbxcore.spec import check_leaves
 from fbxcore.types import LeafSpec, Leaves
 
 PRIORITIES = {
@@ -226,10 +226,8 @@ async def _check_discard(buffer: LiveBuffer, discard: bool, verb: str) -> None:
 
 def check_sample_bytes(deck: Deck, buffer: LiveBuffer, batch_size: int | None) -> None:
     """Refuse an answer over the limit before it is drawn."""
-    if (item := deck.item_bytes.get(buffer)) is None:
-        item = deck.item_bytes[buffer] = buffer.layout.sequence_length * timestep_bytes(buffer.config.spec)
     items = batch_size if batch_size is not None else buffer.layout.sample_batch_size
-    size = items * item
+    size = items * buffer.config.item_bytes
     if size > deck.settings.max_response_bytes:
         raise InvalidArgumentError(
             f"`batch_size` must come to at most {deck.settings.max_response_bytes} bytes, got {items} items "

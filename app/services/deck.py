@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from app.db import Database
 from app.services import files, mirror
@@ -63,7 +62,6 @@ class Deck:
         self.name_locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self.reads = asyncio.Semaphore(settings.max_concurrent_reads)
         self.replays = Replays()
-        self.item_bytes: WeakKeyDictionary[LiveBuffer, int] = WeakKeyDictionary()
         self._lock = DataLock(self.data)
         self._tasks: list[asyncio.Task] = []
         self._opening: asyncio.Task | None = None

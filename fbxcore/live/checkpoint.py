@@ -31,6 +31,18 @@ class Counters:
     updated: int = 0  # priorities set
     stale: int = 0  # priorities that came too late
 
+    def and_sampled(self, num_items: int) -> Counters:
+        """Return these with more items handed out; `replace` would cost as much as a small draw."""
+        return Counters(
+            self.sequence,
+            self.position,
+            self.ring_start,
+            self.epoch,
+            self.sampled + num_items,
+            self.updated,
+            self.stale,
+        )
+
 
 @dataclass(frozen=True)
 class Checkpoint:

@@ -8,7 +8,7 @@ import numpy as np
 
 from fbxcore.errors import InvalidArgumentError
 from fbxcore.live.config import BufferConfig
-from fbxcore.spec import check_leaves, timestep_bytes
+from fbxcore.spec import check_leaves
 from fbxcore.types import Leaves
 
 MAX_TIMEOUT_MS = 30_000
@@ -46,7 +46,7 @@ def check_experience(
 def check_batch_size(config: BufferConfig, batch_size: int | None) -> int:
     """Return how many items to draw."""
     number = config.layout.sample_batch_size if batch_size is None else batch_size
-    item = timestep_bytes(config.spec) * config.layout.sequence_length
+    item = config.item_bytes
     limit = max(1, min(MAX_SAMPLE_BYTES // max(item, 1), MAX_SAMPLE_ITEMS))
     if not 1 <= number <= limit:
         raise InvalidArgumentError(
@@ -70,9 +70,9 @@ def check_beta(config: BufferConfig, beta: float | None) -> float | None:
     return beta
 
 
-def check_seed(seed: int) -> int:
+def check_seed(seed: int | None) -> int | None:
     """Return a seed that fits a key."""
-    if not 0 <= seed < 1 << 63:
+    if seed is not None and not 0 <= seed < 1 << 63:
         raise InvalidArgumentError(
             f"`seed` must be from 0 to {(1 << 63) - 1}, got {seed}.", loc=("query", "seed")
         )

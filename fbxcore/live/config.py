@@ -79,11 +79,16 @@ class BufferConfig:
         """The rows, time axis and rules that follow."""
         return layout_of(self.kind, self.arguments)
 
-    @property
+    @cached_property
     def num_bytes(self) -> int:
         """Bytes of the ring, priorities included."""
         tree = 0 if self.layout.priority_exponent is None else 8 * self.layout.capacity
         return self.layout.capacity * timestep_bytes(self.spec) + tree
+
+    @cached_property
+    def item_bytes(self) -> int:
+        """Bytes of one sampled item."""
+        return self.layout.sequence_length * timestep_bytes(self.spec)
 
     def checked(self) -> BufferConfig:
         """Return this configuration if its parts agree with one another."""

@@ -288,18 +288,28 @@ class LiveBuffer:
         self._gate.check_open()
         number = check_batch_size(self.config, batch_size)
         check_beta(self.config, beta)
-        seed = secrets.randbits(63) if seed is None else check_seed(seed)
+        check_seed(seed)
         deadline = _deadline(0 if peek else timeout_ms)
         if not peek:
             await self._gate.admit_sample(number, deadline)
         while True:
             try:
-                arrays, position = await self._engine.ask(lambda ring: _draw(ring, number, seed, beta, peek))
+                return await self._draw(number, seed, beta, peek)
             except NotEnoughDataError as error:
                 refusal = error
-            else:
-                return Sample(arrays, seed, position)
             await self._gate.wait(deadline, lambda error=refusal: error)
+
+    async def _draw(self, number: int, seed: int | None, beta: float | None, peek: bool) -> Sample:
+        drawn_with = secrets.randbits(63) if seed is None else seed
+
+        def draw(ring: Ring) -> Sample:
+            arrays = ring.sample(number, drawn_with, beta)
+            if not peek:
+                ring.counters = ring.counters.and_sampled(number)
+            return Sample(arrays, drawn_with, ring.position)
+
+        at_once = self._engine.now(draw) if self._ring.is_quick(number) else None
+        return at_once[0] if at_once is not None else await self._engine.ask(draw)
 
     async def set_priorities(
         self, indices: np.ndarray, priorities: np.ndarray, generations: np.ndarray
@@ -380,15 +390,6 @@ def _open_vault(config: BufferConfig, vaults: Path) -> VaultWriter | None:
 def _plain(spec: Spec) -> Spec:
     """Return shapes and dtypes only; roles and units are words about them."""
     return {name: replace(leaf, role=None, unit=None, names=None) for name, leaf in spec.items()}
-
-
-def _draw(
-    ring: Ring, number: int, seed: int, beta: float | None, peek: bool
-) -> tuple[dict[str, np.ndarray], int]:
-    arrays = ring.sample(number, seed, beta)
-    if not peek:
-        ring.counters = replace(ring.counters, sampled=ring.counters.sampled + number)
-    return arrays, ring.position
 
 
 def _deadline(timeout_ms: int) -> float:

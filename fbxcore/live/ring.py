@@ -1,26 +1,30 @@
 """The ring a live buffer samples from: a core's state, its counters, and how items are drawn and read.
 
-Everything here runs on one thread, the engine's. Indices are drawn in JAX, so that the same seed on the
-same state draws the same items everywhere. On a CPU the rows are then read on the host, straight from
-the state's memory: no view of it outlives the call, since a later add would copy the whole ring.
+Whoever holds the ring works on it alone (`Engine`). Indices are drawn in JAX, so that the same seed on
+the same state draws the same items everywhere. On a CPU the rows are then read on the host, straight from
+the state's memory: views of it never leave, and are dropped before a change, which would otherwise copy
+the whole ring.
 """
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fbxcore.buffers.core import Core, CoreState, make_core, unpack
 from fbxcore.buffers.layout import Layout, bucket_of
 from fbxcore.errors import NotEnoughDataError
 from fbxcore.live.checkpoint import Counters
-from fbxcore.spec import dtype_of
+from fbxcore.spec import dtype_of, timestep_bytes
 from fbxcore.types import Leaves, Spec
 
 MAX_BUCKET = 1024
+QUICK_BYTES = 1 << 20
 _EPOCH_BITS = 40
 
 
@@ -32,9 +36,12 @@ class Ring:
         self.spec = spec
         self.core: Core = make_core(layout)
         self.counters = Counters()
-        self.state: CoreState = self._empty()
+        self._timestep_bytes = timestep_bytes(spec)
+        self._has_wide = any(dtype_of(leaf.dtype).itemsize == 8 for leaf in spec.values())
+        self._hold(self._empty())
         self._max_bucket = min(MAX_BUCKET, layout.time_axis)
         self._on_host = jax.default_backend() == "cpu"
+        self._drawn_buckets: set[int] = set()
 
     # Counts, per row unless said otherwise
 
@@ -72,7 +79,8 @@ class Ring:
         steps = next(iter(leaves.values())).shape[1]
         bucket = min(bucket_of(steps), self._max_bucket)
         padded = {name: _pad(x, bucket) for name, x in leaves.items()}
-        self.state = self.core.add_rows(self.state, padded, np.full(self.layout.rows, steps, np.int32))
+        self._views = None
+        self._hold(self.core.add_rows(self.state, padded, np.full(self.layout.rows, steps, np.int32)))
 
     def skip_to(self, position: int) -> None:
         """Go on at a later position, as after a reset there: what lies between was never seen."""
@@ -85,7 +93,7 @@ class Ring:
         self.counters = replace(
             self.counters, ring_start=self.counters.position, epoch=self.counters.epoch + 1
         )
-        self.state = self._empty()
+        self._hold(self._empty())
 
     def set_priorities(
         self, indices: np.ndarray, priorities: np.ndarray, generations: np.ndarray
@@ -93,11 +101,14 @@ class Ring:
         """Set priorities `[N]` of items that are still what was sampled; count the others as stale."""
         live = self.generations(indices) == generations
         bucket = bucket_of(len(indices))
-        self.state = self.core.set_priorities(
-            self.state,
-            _pad_vector(indices.astype(np.int32), bucket),
-            _pad_vector(priorities.astype(np.float32), bucket),
-            _pad_vector(live, bucket),
+        self._views = None
+        self._hold(
+            self.core.set_priorities(
+                self.state,
+                _pad_vector(indices.astype(np.int32), bucket),
+                _pad_vector(priorities.astype(np.float32), bucket),
+                _pad_vector(live, bucket),
+            )
         )
         updated = int(live.sum())
         counts = {"updated": updated, "stale": len(indices) - updated}
@@ -109,6 +120,11 @@ class Ring:
         return counts
 
     # Reading
+
+    def is_quick(self, num_items: int) -> bool:
+        """Whether sampling that many takes no compiling and no more than some 100 µs."""
+        size = num_items * self.layout.sequence_length * self._timestep_bytes
+        return self._on_host and size <= QUICK_BYTES and bucket_of(num_items) in self._drawn_buckets
 
     def sample(self, num_items: int, seed: int, beta: float | None = None) -> dict[str, np.ndarray]:
         """Return arrays named as on the wire: `experience/…` and, for prioritised kinds, how they were drawn.
@@ -122,13 +138,12 @@ class Ring:
                 f"got {self.held}. Add {self.needed} more to each row.",
                 needed=self.needed,
             )
-        key = np.array([seed >> 32, seed & 0xFFFFFFFF], np.uint32)
-        drawn, shares = self.core.sample_indices(self.state, key, np.int32(num_items), bucket_of(num_items))
-        indices = np.asarray(drawn)[:num_items]
+        drawn = self._draw(num_items, seed)
+        indices = drawn[0][:num_items]
         arrays = self._gather(indices)
         if self.layout.priority_exponent is None:
             return arrays
-        probabilities = np.asarray(shares)[:num_items]
+        probabilities = drawn[1][:num_items]
         if not (probabilities > 0).all():
             raise NotEnoughDataError(
                 "The buffer must hold an item of priority above 0 to be sampled, got none. Set priorities.",
@@ -166,7 +181,7 @@ class Ring:
     def restore(self, experience: Leaves, bookkeeping: Leaves, counters: Counters) -> None:
         """Take over a whole state; experience is `[B, T, ...]` by slot."""
         self.counters = counters
-        self.state = self.core.import_state(experience, bookkeeping)
+        self._hold(self.core.import_state(experience, bookkeeping))
 
     def warm_up(self) -> None:
         """Compile what requests will need: each length of an add, the default sample."""
@@ -175,13 +190,27 @@ class Ring:
         for size in sorted(sizes):
             zeros = {n: _zeros(self.layout, size, leaf) for n, leaf in self.spec.items()}
             scratch = self.core.add_rows(scratch, zeros, np.zeros(self.layout.rows, np.int32))
-        bucket = bucket_of(self.layout.sample_batch_size)
-        self.core.sample_indices(scratch, np.zeros(2, np.uint32), np.int32(1), bucket)
+        self._draw(self.layout.sample_batch_size, 0)
+
+    def _hold(self, state: CoreState) -> None:
+        self.state = state
+        self._views: dict[str, np.ndarray] | None = None
+        self._drawable = state.replace(experience={})  # what a draw needs; each array passed costs time
+
+    def _draw(self, num_items: int, seed: int) -> list[np.ndarray]:
+        """Return indices and, for prioritised kinds, probabilities; both padded to the bucket."""
+        bucket = bucket_of(num_items)
+        asked = np.array([seed >> 32, seed & 0xFFFFFFFF, num_items], np.uint32)
+        drawn = _draw(self.core, bucket, self._drawable, asked)
+        self._drawn_buckets.add(bucket)
+        return [np.asarray(array) for array in drawn]
 
     def _empty(self) -> CoreState:
         return self.core.init(self.spec)
 
     def _starts(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if self.layout.rows == 1:
+            return np.zeros_like(indices), indices * self.layout.stride
         rows, items = np.divmod(indices.astype(np.int64), self.layout.items_per_row)
         return rows, items * self.layout.stride
 
@@ -189,6 +218,8 @@ class Ring:
         if not self._on_host:
             gathered = self.core.gather(self.state, indices)
             return self._named(unpack(gathered, self.spec))
+        if self.layout.items:
+            return {f"experience/{name}": x for name, x in self._take(indices).items()}
         rows, slots = self._starts(indices)
         steps = (slots[:, None] + np.arange(self.layout.sequence_length)) % self.layout.time_axis
         steps += rows[:, None] * self.layout.time_axis
@@ -197,15 +228,14 @@ class Ring:
             return {f"experience/first/{n}": x for n, x in first.items()} | {
                 f"experience/second/{n}": x for n, x in second.items()
             }
-        taken = self._take(steps[:, 0] if self.layout.items else steps)
-        return {f"experience/{name}": x for name, x in taken.items()}
+        return {f"experience/{name}": x for name, x in self._take(steps).items()}
 
     def _take(self, steps: np.ndarray) -> dict[str, np.ndarray]:
-        taken = {}
-        for name, leaf in self.state.experience.items():
-            view = np.asarray(leaf).reshape(-1, *leaf.shape[2:])
-            taken[name] = view.take(steps, axis=0)
-        return unpack(taken, self.spec)
+        if self._views is None:
+            held = self.state.experience.items()
+            self._views = {name: np.asarray(leaf).reshape(-1, *leaf.shape[2:]) for name, leaf in held}
+        taken = {name: view.take(steps, axis=0) for name, view in self._views.items()}
+        return unpack(taken, self.spec) if self._has_wide else taken
 
     def _named(self, gathered: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         if self.layout.flat:
@@ -213,6 +243,13 @@ class Ring:
             return {f"experience/{p}/{n}": x[:, i] for p, i in parts.items() for n, x in gathered.items()}
         cut = (lambda x: x[:, 0]) if self.layout.items else (lambda x: x)
         return {f"experience/{name}": cut(x) for name, x in gathered.items()}
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _draw(core: Core, bucket: int, state: CoreState, asked: Any) -> tuple[Any, ...]:
+    """Draw with one array asked, uint32: two words of the key, and how many of the bucket count."""
+    drawn = core.sample_indices(state, asked[:2], asked[2].astype(jnp.int32), bucket)
+    return drawn[:1] if core.layout.priority_exponent is None else drawn
 
 
 def _importance_weights(probabilities: np.ndarray, beta: float) -> np.ndarray:

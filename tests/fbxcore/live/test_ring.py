@@ -73,3 +73,14 @@ def test_an_empty_ring_cannot_be_sampled():
     """One step is no transition."""
     with pytest.raises(NotEnoughDataError, match=r"must hold 2 timesteps a row to be sampled, got 1\."):
         filled(1).sample(1, seed=0)
+
+
+def test_adding_after_sampling_writes_in_place():
+    """No view of what was sampled from is left that would make an add copy the whole ring."""
+    ring = filled(300)
+    before = ring.state.experience["step"].unsafe_buffer_pointer()
+    for _ in range(3):
+        ring.sample(16, seed=1)
+        ring.add([{"step": np.zeros((1, 4), np.int32)}])
+
+    assert ring.state.experience["step"].unsafe_buffer_pointer() == before
