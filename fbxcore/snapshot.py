@@ -26,7 +26,7 @@ def dump_snapshot(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> 
         arrays: names to arrays of any shape; empty is fine.
         meta: plain values that JSON can hold.
     """
-    plain = {name: np.ascontiguousarray(array) for name, array in sorted(arrays.items())}
+    plain = {name: np.asarray(array, order="C") for name, array in sorted(arrays.items())}
     return save(plain, {"format": str(FORMAT), "meta": msgspec.json.encode(meta).decode()})
 
 
