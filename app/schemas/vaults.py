@@ -77,6 +77,7 @@ class VaultPublic(BaseModel):
     versions: int
     latest_version: int | None
     tags: dict[str, int]
+    lineage: dict[str, Any] | None = Field(description="What it was forked from.")
     updated_at: str
 
 

@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fbxcore.vault.store import VaultReader, find_vaults
-from fbxcore.vault.versions import Tag, Version, list_tags, list_versions
-
 from fbxcore.errors import FbxError
 from fbxcore.spec import spec_to_json
 from fbxcore.types import Spec
+from fbxcore.vault.fork import lineage_of
+from fbxcore.vault.store import VaultReader, find_vaults
+from fbxcore.vault.versions import History, Tag, Version, read_history
 
 logger = logging.getLogger("flashdeck")
 _EDGES = ("manifest.ocdbt", "metadata.json")
@@ -52,6 +52,12 @@ class Facts:
     versions: tuple[Version, ...] = ()
     tags: Mapping[str, Tag] = field(default_factory=dict)
     error: FbxError | None = None
+    deleted: tuple[Version, ...] = ()
+    lineage: Mapping[str, Any] | None = None
+
+    def resolve(self, ref: str | None) -> Version | None:
+        """Return the version a ref names, or None for the head."""
+        return History(self.versions, self.tags, self.deleted).resolve(ref)
 
 
 def find_places(data: Path, foreign: Path | None) -> Iterator[Place]:
@@ -78,9 +84,8 @@ def look_into(place: Place) -> Facts:
     """Return what a vault holds; one that cannot be read says why."""
     fingerprint = fingerprint_of(place.path)
     try:
-        versions = tuple(list_versions(place.path, place.catalog))
-        tags = dict(list_tags(place.path, place.catalog))
         with VaultReader.open(place.path) as reader:
+            history = read_history(reader, place.catalog)
             return Facts(
                 fingerprint,
                 _updated_at(place.path),
@@ -91,8 +96,10 @@ def look_into(place: Place) -> Facts:
                 reader.live_bytes,
                 reader.disk_bytes,
                 dict(reader.metadata or {}),
-                versions,
-                tags,
+                history.versions,
+                history.tags,
+                deleted=history.deleted,
+                lineage=lineage_of(reader),
             )
     except FbxError as error:
         return Facts(fingerprint, _updated_at(place.path), error=error)

@@ -15,7 +15,7 @@ from fbxcore.errors import InvalidArgumentError
 from fbxcore.spec import leaf_bytes
 from fbxcore.vault.slices import resolve_slice
 from fbxcore.vault.store import VaultReader
-from fbxcore.vault.versions import Version, resolve_ref
+from fbxcore.vault.versions import Version
 
 _ROWS = re.compile(r"(-?\d{1,18})?:(-?\d{1,18})?")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
@@ -56,7 +56,7 @@ async def resolve(deck: Deck, entry: VaultEntry, asked: Asked) -> Slice:
     """Return the slice that is asked for; nothing of the arrays is read yet."""
     if entry.facts.error is not None:
         raise entry.facts.error
-    version = resolve_ref(asked.ref, entry.facts.versions, entry.facts.tags)
+    version = entry.facts.resolve(asked.ref)
     if version is None:
         await vaults.commit(deck, entry)
         await deck.refresh(entry)

@@ -157,6 +157,7 @@ async def show(deck: Deck, entry: VaultEntry) -> dict[str, Any]:
         "versions": len(facts.versions),
         "latest_version": facts.versions[-1].number if facts.versions else None,
         "tags": {name: tag.version for name, tag in sorted(facts.tags.items())},
+        "lineage": facts.lineage,
         "updated_at": facts.updated_at,
     }
 

@@ -53,7 +53,7 @@ def find(entry: VaultEntry, ref: str) -> Version:
     Raises:
         NotFoundError: if there is none; `head` is no version.
     """
-    version = records.resolve_ref(ref, entry.facts.versions, entry.facts.tags)
+    version = entry.facts.resolve(ref)
     if version is None:
         raise NotFoundError(
             "`ref` must name a version, got 'head', which is none yet. POST one.", loc=("ref",)

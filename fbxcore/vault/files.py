@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import os
 import secrets
+import shutil
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,16 @@ _HEADER = 12
 def label_of(path: Path) -> str:
     """Return how error texts call the vault: its last two directory names, never a whole path."""
     return f"{path.parent.name}/{path.name}"
+
+
+def check_new(path: Path) -> None:
+    """Refuse a place where something lies."""
+    if os.path.lexists(path):
+        raise ConflictError(
+            f"`vault_uid` must be new, got '{label_of(path)}', which exists.",
+            code="exists",
+            loc=("vault_uid",),
+        )
 
 
 def lock_directory(path: Path) -> int:
@@ -195,6 +206,18 @@ def find_vaults(root: Path) -> Iterator[tuple[str, str, Path]]:
     in `root` is called by the root's own name.
     """
     yield from _find(Path(root), Path(root), ())
+
+
+def remove_half_made(root: Path) -> int:
+    """Remove what a killed process began to make below a directory of ours; returns how many there were."""
+    removed = 0
+    for directory, names, files in os.walk(root):
+        for name in [name for name in names if name.startswith(HALF_MADE)]:
+            shutil.rmtree(os.path.join(directory, name), ignore_errors=True)
+            removed += 1
+        is_vault = MANIFEST in files
+        names[:] = [] if is_vault else [name for name in names if not name.startswith(HALF_MADE)]
+    return removed
 
 
 def _find(root: Path, here: Path, groups: tuple[str, ...]) -> Iterator[tuple[str, str, Path]]:

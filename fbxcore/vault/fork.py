@@ -1,11 +1,14 @@
 """Forking a vault: a new vault that starts with the timesteps of a generation of another one.
 
-The copy is in the chunks a new vault gets, and says under a key of its own where it comes from.
+The copy is in the chunks a new vault gets, and says under a key of its own where it comes from. It is made
+under a hidden name and renamed when it is whole, so that nobody ever sees half of one.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import secrets
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +16,8 @@ from typing import Any
 
 from fbxcore.errors import DamagedError
 from fbxcore.spec import timestep_bytes
-from fbxcore.vault.files import label_of, remove_empty
+from fbxcore.vault.faults import disk_told
+from fbxcore.vault.files import HALF_MADE, check_new, label_of, make_parents, remove_empty, sync_directory
 from fbxcore.vault.store import VaultReader, VaultWriter
 
 LINEAGE_KEY = "_flashdeck/lineage"
@@ -40,17 +44,22 @@ def fork(
         ConflictError: if there is a vault already.
     """
     steps = range(reader.length) if steps is None else steps
-    missing = [parent for parent in Path(path).absolute().parents if not parent.exists()][::-1]
-    writer = VaultWriter.create(path, reader.structure)
+    path = Path(path).absolute()
+    check_new(path)
+    made = make_parents(path.parent)
+    half_made = path.with_name(f"{HALF_MADE}{secrets.token_hex(8)}")
     try:
-        _copy(reader, writer, steps, progress)
-        writer.put({LINEAGE_KEY: json.dumps(_origin(reader, steps) | (lineage or {})).encode()})
+        with VaultWriter.create(half_made, reader.structure) as writer:
+            _copy(reader, writer, steps, progress)
+            writer.put({LINEAGE_KEY: json.dumps(_origin(reader, steps) | (lineage or {})).encode()})
+        with disk_told(label_of(path)):
+            os.rename(half_made, path)
+            sync_directory(path.parent)
     except BaseException:
-        writer.close()
-        shutil.rmtree(writer.path, ignore_errors=True)
-        remove_empty(missing)
+        shutil.rmtree(half_made, ignore_errors=True)
+        remove_empty(made)
         raise
-    return writer
+    return VaultWriter.open(path)
 
 
 def lineage_of(vault: VaultReader | VaultWriter) -> dict[str, Any] | None:

@@ -27,6 +27,7 @@ from fbxcore.vault.faults import disk_told, foreign_writer
 from fbxcore.vault.files import (
     HALF_MADE,
     METADATA,
+    check_new,
     clear_stale_data,
     clear_stale_lock,
     find_vaults,
@@ -91,12 +92,7 @@ class VaultWriter:
         path = Path(path).absolute()
         structure = spec if isinstance(spec, Structure) else structure_of(spec, rows=rows)
         structure = with_metadata(structure, metadata if metadata is not None else structure.metadata)
-        if os.path.lexists(path):
-            raise ConflictError(
-                f"`vault_uid` must be new, got '{label_of(path)}', which exists.",
-                code="exists",
-                loc=("vault_uid",),
-            )
+        check_new(path)
         made = make_parents(path.parent)
         half_made = path.with_name(f"{HALF_MADE}{secrets.token_hex(8)}")
         try:

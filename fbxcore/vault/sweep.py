@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import time
@@ -23,7 +24,7 @@ from fbxcore.vault.files import clear_stale_data, disk_bytes, label_of, sync_dir
 from fbxcore.vault.store import VaultWriter
 from fbxcore.vault.store_arrays import Dump
 from fbxcore.vault.store_reader import SWEEP_KEY
-from fbxcore.vault.versions import list_versions
+from fbxcore.vault.versions import deleted_since, list_versions
 
 GRACE_S = 900.0
 _DATA = re.compile(r"[0-9a-f]{32}")
@@ -35,6 +36,7 @@ class Swept:
 
     files: int
     bytes: int
+    waiting_bytes: int  # of no use any more, and kept until the grace time is over
     kept_generations: tuple[int, ...]
     disk_bytes: int  # afterwards
     dry_run: bool
@@ -54,7 +56,8 @@ def sweep(
     Args:
         catalog: where versions of a vault that was read only are recorded.
         keep: further generations to keep.
-        grace_s: generations and files younger than this are kept, so that open readers go on.
+        grace_s: what was the newest generation, a version, or a new file less than this ago is kept, so
+            that open readers go on.
         dry_run: delete nothing, only say what would go.
         progress: called with how many files of how many are done.
 
@@ -66,25 +69,35 @@ def sweep(
         before = time.time() - grace_s
         named = {version.generation for version in list_versions(writer.path, catalog)} | set(keep)
         generations = _generations(Dump(writer.path))
-        young = {number for number, commit_time in generations.items() if commit_time / 1e9 >= before}
         _check_there(writer, named, generations)
-        kept = named | young | writer.pins | {writer.generation}
+        needed = named | writer.pins | {writer.generation}
+        young = deleted_since(writer.path, catalog, before) & set(generations)
+        kept = needed | young | _newest_since(generations, before)
         record = {SWEEP_KEY: json.dumps({"generation": writer.generation, "kept": sorted(kept)}).encode()}
         is_noted = False
         if not dry_run:
             clear_stale_data(writer.path)
             with contextlib.suppress(DiskFullError):  # then it is noted after room was made
                 kept.add(writer.put(record))
+                needed.add(writer.generation)
                 is_noted = True
-        used = _used_files(Dump(writer.path), kept)
-        unused = list(_unused(writer.path / "d", used, before))
+        unused = list(_unused(writer.path / "d", _used_files(Dump(writer.path), kept), before))
+        idle = _unused(writer.path / "d", _used_files(Dump(writer.path), needed), math.inf)
+        waiting = sum(size for _, size in idle) - sum(size for _, size in unused)
         if not dry_run:
             _delete(writer.path / "d", unused, progress)
             if not is_noted:
                 writer.put(record)
         total = sum(size for _, size in unused)
         left = disk_bytes(writer.path) - (total if dry_run else 0)
-        return Swept(len(unused), total, tuple(sorted(kept)), left, dry_run)
+        return Swept(len(unused), total, waiting, tuple(sorted(kept)), left, dry_run)
+
+
+def _newest_since(generations: dict[int, int], before: float) -> set[int]:
+    """Return the generations that were the newest at some moment since a Unix time."""
+    young = {number for number, commit_time in generations.items() if commit_time / 1e9 >= before}
+    older = set(generations) - young
+    return young | ({max(older)} if older else set())
 
 
 def _check_there(writer: VaultWriter, named: set[int], generations: dict[int, int]) -> None:

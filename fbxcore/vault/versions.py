@@ -4,37 +4,39 @@ A version is a generation of the store with a number (1, 2, …), a length and a
 under keys of our own inside the vault, so they travel with its directory: pages of 64 versions, and one
 key for the tags. Into a vault that is read only nothing is written; its records lie in the catalog, in
 `versions.json`, and are read together with those the vault may have.
-
-A `ref` names a version: `3` or `v3`, `latest`, a tag, or `sha256-` and eight digits or more of the
-digest. `head` is what the vault holds now, no version.
 """
 
 from __future__ import annotations
 
 import json
-import re
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fbxcore.errors import ConflictError, DamagedError, InvalidArgumentError, NotFoundError, ReclaimedError
+from fbxcore.errors import ConflictError, DamagedError, NotFoundError
 from fbxcore.vault.digest import digest
 from fbxcore.vault.files import label_of, locked_directory, write_atomic
+from fbxcore.vault.refs import History, Tag, Version, check_tag_name, few, resolve_ref
 from fbxcore.vault.store import VaultReader, VaultWriter
 
 __all__ = [
+    "History",
     "Tag",
     "Version",
     "check_tag_name",
+    "check_untagged",
     "create_foreign_version",
     "create_version",
     "delete_tag",
     "delete_version",
+    "deleted_since",
     "digest",
     "list_tags",
     "list_versions",
+    "read_history",
     "resolve_ref",
     "set_tag",
 ]
@@ -43,34 +45,9 @@ VERSIONS_KEY = "_flashdeck/versions/"
 TAGS_KEY = "_flashdeck/tags"
 PAGE = 64
 _FILE = "versions.json"
-_TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-_NUMBER = re.compile(r"v?([1-9][0-9]{0,9})")
-_DIGEST = re.compile(r"sha256-([0-9a-f]{8,64})")
-_LIKE_ANOTHER = re.compile(r"v?[0-9]+|sha256-.*|latest|head", re.IGNORECASE)
 
 Records = dict[int, dict[str, Any]]
 """Records by number, as JSON; a deleted one says so, that its number is not given again."""
-
-
-@dataclass(frozen=True)
-class Version:
-    """An immutable state of a vault that has a number."""
-
-    number: int
-    generation: int
-    length: int
-    digest: str  # "sha256-<hex>"
-    created_at: str  # ISO 8601, UTC
-    message: str = ""
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Tag:
-    """A name for a version; a protected one is not moved by mistake."""
-
-    version: int
-    protected: bool = False
 
 
 def create_version(
@@ -117,18 +94,47 @@ def create_foreign_version(
     return _update(catalog, change)
 
 
+def read_history(vault: VaultReader, catalog: Path | None = None) -> History:
+    """Return the versions, tags and deleted versions of a vault."""
+    foreign, overlay = _load(catalog)
+    records = foreign | _vault_records(vault)
+    tags = _merged_tags(_vault_tags(vault), overlay)
+    versions, deleted = [], []
+    for number in sorted(records):
+        (deleted if records[number].get("deleted") else versions).append(_version(records[number]))
+    by_name = {name: Tag(tags[name]["version"], tags[name]["protected"]) for name in sorted(tags)}
+    return History(tuple(versions), by_name, tuple(deleted))
+
+
 def list_versions(path: Path, catalog: Path | None = None) -> list[Version]:
     """Return the versions of a vault, the oldest first, without the deleted ones."""
     with VaultReader.open(path) as reader:
-        records = _load(catalog)[0] | _vault_records(reader)
-    return [_version(records[number]) for number in sorted(records) if not records[number].get("deleted")]
+        return list(read_history(reader, catalog).versions)
 
 
 def list_tags(path: Path, catalog: Path | None = None) -> dict[str, Tag]:
     """Return the tags of a vault, by name."""
     with VaultReader.open(path) as reader:
-        merged = _merged_tags(_vault_tags(reader), _load(catalog)[1])
-    return {name: Tag(merged[name]["version"], merged[name]["protected"]) for name in sorted(merged)}
+        return dict(read_history(reader, catalog).tags)
+
+
+def deleted_since(path: Path, catalog: Path | None, seconds: float) -> set[int]:
+    """Return the generations of versions that were deleted after a Unix time."""
+    after = _iso(seconds)
+    with VaultReader.open(path) as reader:
+        records = _load(catalog)[0] | _vault_records(reader)
+    return {record["generation"] for record in records.values() if record.get("deleted_at", "") >= after}
+
+
+def check_untagged(number: int, tags: Mapping[str, Tag]) -> None:
+    """Refuse a version that a tag names."""
+    naming = {name: tag for name, tag in tags.items() if tag.version == number}
+    if naming:
+        is_protected = any(tag.protected for tag in naming.values())
+        raise ConflictError(
+            f"Version {number} must have no tag, got {few(naming)}. Move or delete it first.",
+            code="tag_protected" if is_protected else "version_tagged",
+        )
 
 
 def set_tag(
@@ -147,7 +153,7 @@ def set_tag(
     numbers = [known.number for known in list_versions(path, catalog)]
     if version not in numbers:
         raise NotFoundError(
-            f"No version {version!r} of vault '{label_of(path)}' to tag. Versions: {_few(numbers)}.",
+            f"No version {version!r} of vault '{label_of(path)}' to tag. Versions: {few(numbers)}.",
             loc=("version",),
         )
     _change_tag(where, catalog, tag, {"version": version, "protected": protected})
@@ -163,24 +169,19 @@ def delete_tag(where: VaultWriter | Path, catalog: Path, tag: str) -> None:
     path = where.path if isinstance(where, VaultWriter) else where
     known = list_tags(path, catalog)
     if tag not in known:
-        raise NotFoundError(f"No tag named {tag!r:.130}. Existing tags: {_few(known)}.", loc=("tag",))
+        raise NotFoundError(f"No tag named {tag!r:.130}. Existing tags: {few(known)}.", loc=("tag",))
     _change_tag(where, catalog, tag, None)
 
 
 def delete_version(where: VaultWriter | Path, catalog: Path, number: int) -> None:
-    """Take a version's number away; its bytes go with the next sweep.
+    """Take a version's number away; its bytes go with a later sweep.
 
     Raises:
         NotFoundError: if there is no such version.
-        ConflictError: if a tag names it (code `version_tagged`).
+        ConflictError: if a tag names it (code `version_tagged`, or `tag_protected`).
     """
     path = where.path if isinstance(where, VaultWriter) else where
-    tags = [name for name, tag in list_tags(path, catalog).items() if tag.version == number]
-    if tags:
-        raise ConflictError(
-            f"Version {number} must have no tag, got {_few(tags)}. Move or delete it first.",
-            code="version_tagged",
-        )
+    check_untagged(number, list_tags(path, catalog))
     if isinstance(where, VaultWriter):
         with where.lock:
             records = _vault_records(where)
@@ -189,65 +190,6 @@ def delete_version(where: VaultWriter | Path, catalog: Path, number: int) -> Non
                 where.put(_page_of(records, number))
                 return
     _update(catalog, lambda records, _: _mark_deleted(records, number, path))
-
-
-def resolve_ref(ref: str | None, versions: Sequence[Version], tags: Mapping[str, Tag]) -> Version | None:
-    """Return the version a ref names, or None for the head.
-
-    Raises:
-        NotFoundError: if nothing is called so; `ReclaimedError` if it was deleted.
-        InvalidArgumentError: if a digest's first digits fit several versions.
-    """
-    if ref is None or ref == "head":
-        return None
-    by_number = {version.number: version for version in versions}
-    if ref == "latest":
-        if by_number:
-            return by_number[max(by_number)]
-        raise NotFoundError("`ref` must name a version, got 'latest', but there is none yet.", loc=("ref",))
-    if found := _NUMBER.fullmatch(ref):
-        return _by_number(int(found[1]), by_number)
-    if found := _DIGEST.fullmatch(ref):
-        return _by_digest(found[0], versions)
-    if ref in tags:
-        return _by_number(tags[ref].version, by_number)
-    raise NotFoundError(
-        f"No version or tag named {ref!r:.130}. Existing tags: {_few(tags)}; versions: {_few(by_number)}.",
-        loc=("ref",),
-    )
-
-
-def check_tag_name(tag: str) -> str:
-    """Return a tag, or refuse a name that is none or looks like another kind of ref."""
-    if not isinstance(tag, str) or not _TAG.fullmatch(tag):
-        raise InvalidArgumentError(
-            f"`tag` must be letters, digits, `.`, `_`, `-`, at most 128, got {tag!r:.150}.", loc=("tag",)
-        )
-    if _LIKE_ANOTHER.fullmatch(tag):
-        raise InvalidArgumentError(
-            f"`tag` must not look like a number, a digest, `latest` or `head`, got {tag!r}.", loc=("tag",)
-        )
-    return tag
-
-
-def _by_number(number: int, by_number: Mapping[int, Version]) -> Version:
-    if number in by_number:
-        return by_number[number]
-    if number < max(by_number, default=0):
-        raise ReclaimedError(f"Version {number} was deleted. Versions: {_few(by_number)}.", loc=("ref",))
-    raise NotFoundError(f"No version {number}. Versions: {_few(by_number)}.", loc=("ref",))
-
-
-def _by_digest(text: str, versions: Sequence[Version]) -> Version:
-    found = [version for version in versions if version.digest.startswith(text)]
-    if not found:
-        raise NotFoundError(f"No version with digest {text!r}.", loc=("ref",))
-    if len({version.digest for version in found}) > 1:
-        raise InvalidArgumentError(
-            f"`ref` must name one digest, got {text!r}, which several start with. Say more of it.",
-            loc=("ref",),
-        )
-    return found[-1]
 
 
 def _record(writer: VaultWriter, catalog: Path, facts: dict[str, Any], tags: Sequence[str]) -> Version:
@@ -263,12 +205,11 @@ def _record(writer: VaultWriter, catalog: Path, facts: dict[str, Any], tags: Seq
 
 
 def _facts(reader: VaultReader, catalog: Path, message: str, metadata: Mapping | None) -> dict[str, Any]:
-    now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return {
         "generation": reader.generation,
         "length": reader.length,
         "digest": digest(reader, catalog),
-        "created_at": now,
+        "created_at": _iso(time.time()),
         "message": message,
         "metadata": dict(metadata or {}),
     }
@@ -332,7 +273,7 @@ def _version(record: Mapping[str, Any]) -> Version:
 def _mark_deleted(records: Records, number: int, path: Path) -> None:
     if number not in records or records[number].get("deleted"):
         raise NotFoundError(f"No version {number!r} of vault '{label_of(path)}'.", loc=("ref",))
-    records[number] = {**records[number], "deleted": True}
+    records[number] = {**records[number], "deleted": True, "deleted_at": _iso(time.time())}
 
 
 def _next_number(*known: Records) -> int:
@@ -376,11 +317,9 @@ def _forget(catalog: Path, tags: Sequence[str]) -> None:
         _update(catalog, lambda _, overlay: [overlay.pop(tag, None) for tag in tags])
 
 
+def _iso(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 def _json(content: Any) -> bytes:
     return json.dumps(content, separators=(",", ":"), sort_keys=True).encode()
-
-
-def _few(names: Any) -> str:
-    names = sorted(names)
-    more = f" and {len(names) - 20} more" if len(names) > 20 else ""
-    return ", ".join(map(repr, names[-20:])) + more or "none"

@@ -5,6 +5,7 @@ import pytest
 from fbxcore.errors import ConflictError
 from fbxcore.vault import fork as forks
 from fbxcore.vault.digest import digest
+from fbxcore.vault.files import find_vaults, remove_half_made
 from fbxcore.vault.fork import fork, lineage_of
 from fbxcore.vault.store import VaultReader
 
@@ -53,3 +54,27 @@ def test_a_failed_fork_leaves_nothing(writer, make, tmp_path, monkeypatch):
             fork(reader, writer.path)
     assert not (tmp_path / "new").exists()
     assert writer.append(make(10, 11)) == 11
+
+
+def test_a_fork_is_seen_when_it_is_whole(writer, make, tmp_path):
+    """While it is copied it has no name; where copying ends halfway nothing is left."""
+    writer.append(make(0, 10))
+    target = tmp_path / "vaults" / "other" / "copy"
+
+    def fail(*_):
+        assert [place[:2] for place in find_vaults(tmp_path / "vaults")] == [("run", "1")]
+        raise KeyboardInterrupt
+
+    with VaultReader.open(writer.path) as reader, pytest.raises(KeyboardInterrupt):
+        fork(reader, target, progress=fail)
+    assert not target.parent.exists()
+
+
+def test_what_a_killed_process_began_is_removed(writer, tmp_path):
+    """Half-made directories go, whole vaults and other directories stay."""
+    (tmp_path / "vaults" / "run" / ".flashdeck-new-0123" / "d").mkdir(parents=True)
+    (tmp_path / "vaults" / "group").mkdir()
+
+    assert remove_half_made(tmp_path / "vaults") == 1
+    left = sorted(p.name for p in (tmp_path / "vaults").rglob("*") if p.is_dir())
+    assert left == ["1", "d", "group", "run"]
