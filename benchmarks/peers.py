@@ -42,7 +42,8 @@ def inline(work: str) -> FastAPI:
 
     @app.get("/")
     async def sample(batch_size: int = 256) -> Response:
-        body, _ = wire.encode(ring.sample(batch_size, secrets.randbits(63)), "safetensors")
+        arrays, _ = ring.sample(batch_size, secrets.randbits(63))
+        body, _ = wire.encode(arrays, "safetensors")
         return Response(body, media_type="application/x-safetensors")
 
     return app

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -300,10 +299,8 @@ class LiveBuffer:
             await self._gate.wait(deadline, lambda error=refusal: error)
 
     async def _draw(self, number: int, seed: int | None, beta: float | None, peek: bool) -> Sample:
-        drawn_with = secrets.randbits(63) if seed is None else seed
-
         def draw(ring: Ring) -> Sample:
-            arrays = ring.sample(number, drawn_with, beta)
+            arrays, drawn_with = ring.sample(number, seed, beta)
             if not peek:
                 ring.counters = ring.counters.and_sampled(number)
             return Sample(arrays, drawn_with, ring.position)

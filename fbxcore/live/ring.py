@@ -8,18 +8,17 @@ the whole ring.
 
 from __future__ import annotations
 
-import functools
 from dataclasses import replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fbxcore.buffers.core import Core, CoreState, make_core, unpack
 from fbxcore.buffers.layout import Layout, bucket_of
 from fbxcore.errors import NotEnoughDataError
 from fbxcore.live.checkpoint import Counters
+from fbxcore.live.draws import Draws
 from fbxcore.spec import dtype_of, timestep_bytes
 from fbxcore.types import Leaves, Spec
 
@@ -38,10 +37,10 @@ class Ring:
         self.counters = Counters()
         self._timestep_bytes = timestep_bytes(spec)
         self._has_wide = any(dtype_of(leaf.dtype).itemsize == 8 for leaf in spec.values())
+        self._draws = Draws(self.core)
         self._hold(self._empty())
         self._max_bucket = min(MAX_BUCKET, layout.time_axis)
         self._on_host = jax.default_backend() == "cpu"
-        self._drawn_buckets: set[int] = set()
 
     # Counts, per row unless said otherwise
 
@@ -124,26 +123,39 @@ class Ring:
     def is_quick(self, num_items: int) -> bool:
         """Whether sampling that many takes no compiling and no more than some 100 µs."""
         size = num_items * self.layout.sequence_length * self._timestep_bytes
-        return self._on_host and size <= QUICK_BYTES and bucket_of(num_items) in self._drawn_buckets
+        return self._on_host and size <= QUICK_BYTES and self._draws.is_compiled(num_items)
 
-    def sample(self, num_items: int, seed: int, beta: float | None = None) -> dict[str, np.ndarray]:
-        """Return arrays named as on the wire: `experience/…` and, for prioritised kinds, how they were drawn.
+    def sample(
+        self, num_items: int, seed: int | None = None, beta: float | None = None
+    ) -> tuple[dict[str, np.ndarray], int]:
+        """Return a batch and its seed, a fresh one unless given.
+
+        The arrays are named as on the wire: `experience/…` and, for prioritised kinds, how they were drawn.
 
         Raises:
             NotEnoughDataError: if there is no item to draw.
         """
+        self._check_enough()
+        if seed is None:
+            seed, drawn = self._draws.next(num_items)
+        else:
+            drawn = self._draws.by_seed(num_items, seed)
+        return self._arrays(*[array[:num_items] for array in drawn], beta=beta), seed
+
+    def _check_enough(self) -> None:
         if self.needed:
             raise NotEnoughDataError(
                 f"The buffer must hold {self.layout.min_time_axis} timesteps a row to be sampled, "
                 f"got {self.held}. Add {self.needed} more to each row.",
                 needed=self.needed,
             )
-        drawn = self._draw(num_items, seed)
-        indices = drawn[0][:num_items]
+
+    def _arrays(
+        self, indices: np.ndarray, probabilities: np.ndarray | None = None, *, beta: float | None
+    ) -> dict[str, np.ndarray]:
         arrays = self._gather(indices)
-        if self.layout.priority_exponent is None:
+        if probabilities is None:
             return arrays
-        probabilities = drawn[1][:num_items]
         if not (probabilities > 0).all():
             raise NotEnoughDataError(
                 "The buffer must hold an item of priority above 0 to be sampled, got none. Set priorities.",
@@ -190,20 +202,12 @@ class Ring:
         for size in sorted(sizes):
             zeros = {n: _zeros(self.layout, size, leaf) for n, leaf in self.spec.items()}
             scratch = self.core.add_rows(scratch, zeros, np.zeros(self.layout.rows, np.int32))
-        self._draw(self.layout.sample_batch_size, 0)
+        self._draws.compile(self.layout.sample_batch_size)
 
     def _hold(self, state: CoreState) -> None:
         self.state = state
         self._views: dict[str, np.ndarray] | None = None
-        self._drawable = state.replace(experience={})  # what a draw needs; each array passed costs time
-
-    def _draw(self, num_items: int, seed: int) -> list[np.ndarray]:
-        """Return indices and, for prioritised kinds, probabilities; both padded to the bucket."""
-        bucket = bucket_of(num_items)
-        asked = np.array([seed >> 32, seed & 0xFFFFFFFF, num_items], np.uint32)
-        drawn = _draw(self.core, bucket, self._drawable, asked)
-        self._drawn_buckets.add(bucket)
-        return [np.asarray(array) for array in drawn]
+        self._draws.changed(state)
 
     def _empty(self) -> CoreState:
         return self.core.init(self.spec)
@@ -243,13 +247,6 @@ class Ring:
             return {f"experience/{p}/{n}": x[:, i] for p, i in parts.items() for n, x in gathered.items()}
         cut = (lambda x: x[:, 0]) if self.layout.items else (lambda x: x)
         return {f"experience/{name}": cut(x) for name, x in gathered.items()}
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _draw(core: Core, bucket: int, state: CoreState, asked: Any) -> tuple[Any, ...]:
-    """Draw with one array asked, uint32: two words of the key, and how many of the bucket count."""
-    drawn = core.sample_indices(state, asked[:2], asked[2].astype(jnp.int32), bucket)
-    return drawn[:1] if core.layout.priority_exponent is None else drawn
 
 
 def _importance_weights(probabilities: np.ndarray, beta: float) -> np.ndarray:

@@ -6,6 +6,7 @@ import pytest
 from fbxcore.buffers import core
 from fbxcore.buffers.layout import layout_of
 from fbxcore.errors import NotEnoughDataError
+from fbxcore.live import draws
 from fbxcore.live.ring import Ring
 from fbxcore.spec import parse_spec
 
@@ -23,12 +24,12 @@ def filled(count, kind="flat", **sizes):
 def test_any_length_and_batch_size_compiles_a_bounded_number_of_times():
     """Adds of 1 to 200 steps and samples of 1 to 200 items need a power of two each, no more."""
     ring = filled(300)
-    before = core._add_rows._cache_size(), core._sample_indices._cache_size()
+    before = core._add_rows._cache_size(), draws._draw._cache_size()
     order = np.random.default_rng(0).permutation(np.arange(1, 201))
     for size in order:
         ring.add([{"step": np.zeros((1, size), np.int32)}])
         ring.sample(int(size), seed=1)
-    after = core._add_rows._cache_size(), core._sample_indices._cache_size()
+    after = core._add_rows._cache_size(), draws._draw._cache_size()
 
     assert after[0] - before[0] <= 9 and after[1] - before[1] <= 9
 
@@ -37,12 +38,12 @@ def test_warming_up_leaves_nothing_to_compile_for_adds_and_default_samples():
     """After it, no add length compiles anything, nor does a sample of the default size."""
     ring = filled(300, "prioritised_flat", max_length=299)
     ring.warm_up()
-    before = core._add_rows._cache_size(), core._sample_indices._cache_size()
+    before = core._add_rows._cache_size(), draws._draw._cache_size()
     for size in (1, 3, 17, 100, 200, 299, 1000):
         ring.add([{"step": np.zeros((1, size), np.int32)}])
     ring.sample(8, seed=1)
 
-    assert (core._add_rows._cache_size(), core._sample_indices._cache_size()) == before
+    assert (core._add_rows._cache_size(), draws._draw._cache_size()) == before
 
 
 @pytest.mark.parametrize("lengths", [[300], [1] * 40, [299, 2], [700], [13, 64, 150, 9, 5, 128]])
@@ -53,7 +54,7 @@ def test_blocks_of_any_length_land_in_order(lengths):
     for length in lengths:
         ring.add([{"step": np.arange(at, at + length, dtype=np.int32)[None]}])
         at += length
-    drawn = ring.sample(1000, seed=2)
+    drawn, _ = ring.sample(1000, seed=2)
 
     first, second = drawn["experience/first/step"], drawn["experience/second/step"]
     assert (second - first == 1).all() and first.min() >= at - 300 and second.max() < at
@@ -62,7 +63,7 @@ def test_blocks_of_any_length_land_in_order(lengths):
 def test_a_sample_is_a_copy():
     """Adding over what was sampled does not change it."""
     ring = filled(300)
-    drawn = ring.sample(100, seed=3)["experience/first/step"]
+    drawn = ring.sample(100, seed=3)[0]["experience/first/step"]
     kept = drawn.copy()
     ring.add([{"step": np.full((1, 300), -1, np.int32)}])
 
@@ -84,3 +85,23 @@ def test_adding_after_sampling_writes_in_place():
         ring.add([{"step": np.zeros((1, 4), np.int32)}])
 
     assert ring.state.experience["step"].unsafe_buffer_pointer() == before
+
+
+def test_batches_drawn_ahead_are_what_their_seeds_draw():
+    """Each unseeded batch comes with a seed that draws it again, also after many."""
+    for kind in ("flat", "prioritised_flat"):
+        ring = filled(300, kind)
+        for _ in range(20):
+            arrays, seed = ring.sample(16)
+            again, _ = ring.sample(16, seed)
+            assert all((arrays[name] == again[name]).all() for name in arrays)
+
+
+def test_a_change_throws_away_what_was_drawn_ahead():
+    """After an add, the very next batch may hold the new steps and none that are gone."""
+    ring = filled(300)
+    for _ in range(3):
+        ring.sample(64)
+    ring.add([{"step": np.arange(300, 500, dtype=np.int32)[None]}])
+
+    assert ring.sample(64)[0]["experience/first/step"].min() >= 200
