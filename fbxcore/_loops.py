@@ -40,41 +40,76 @@ def choose(loop: Callable, vector: Callable, *operands: Any) -> Any:
     return looped(*operands)
 
 
+def in_one_piece(function: Callable, counter: Array, carry: Any, *operands: Any) -> Any:
+    """Return `function(carry, *operands)`, compiled as the body of a loop that runs once.
+
+    A few updates of a few bytes each would be a kernel each; as a loop they are one.
+
+    Args:
+        counter: `[]`, never negative, from which the loop works out that it runs once.
+    """
+
+    def loop(counter: Array, carry: Any, *operands: Any) -> Any:
+        go_on = lambda state: state[0] < jnp.where(counter >= 0, 1, 0)  # noqa: E731
+        step = lambda state: (state[0] + 1, function(state[1], *operands))  # noqa: E731
+        return lax.while_loop(go_on, step, (jnp.int32(0), carry))[1]
+
+    def vector(counter: Array, carry: Any, *operands: Any) -> Any:  # noqa: ARG001
+        return function(carry, *operands)
+
+    return choose(loop, vector, counter, carry, *operands)
+
+
 def vector_only(_: Callable, vector: Callable, *operands: Any) -> Any:
     """Return `vector(*operands)`."""
     return vector(*operands)
 
 
-def map_elements(element: Callable, num: int, *operands: Any) -> Any:
-    """Return `element(i, *operands)` for i from 0 to `num`, stacked.
+def map_elements(element: Callable, num: int, *operands: Any, lanes: int = 1) -> Any:
+    """Return what `element(indices, *operands)` gives for i from 0 to `num`, stacked.
 
     Args:
-        element: takes i as `[]` or as `[N]`, and returns arrays of the same shape.
+        element: takes a list of i, each `[]` or `[N]`, and returns a list of as many results of that shape.
+        lanes: how many i a round of the loop takes at a time. They may wait for memory together.
     """
 
     def loop(*operands: Any) -> Any:
-        def put(i: Array, out: Any) -> Any:
-            return put_at(out, i, element(*kept_inside(i, operands)))
+        def put(turn: Array, out: Any) -> Any:
+            turn, *kept = kept_inside(turn, operands)
+            indices = lanes_of(turn, num, lanes)
+            for i, values in zip(indices, element(indices, *kept), strict=True):
+                out = put_at(out, i, values)
+            return out
 
-        return lax.fori_loop(jnp.int32(0), jnp.int32(num), put, empty_of(element, num, *operands))
+        rounds = jnp.int32(-(-num // lanes))
+        return lax.fori_loop(jnp.int32(0), rounds, put, empty_of(element, num, *operands))
 
     def vector(*operands: Any) -> Any:
-        return element(jnp.arange(num, dtype=jnp.int32), *operands)
+        return element([jnp.arange(num, dtype=jnp.int32)], *operands)[0]
 
     return choose(loop, vector, *operands)
 
 
+def lanes_of(turn: Array, num: int, lanes: int) -> list[Array]:
+    """Return the indices of one round; the last round may take the last index several times."""
+    if lanes == 1:
+        return [turn]
+    return [jnp.minimum(turn * lanes + lane, num - 1) for lane in range(lanes)]
+
+
 def empty_of(element: Callable, num: int, *operands: Any) -> Any:
     """Return zeros for what `element` gives, `num` times."""
-    shapes = jax.eval_shape(element, jax.ShapeDtypeStruct((), jnp.int32), *operands)
+    shapes = jax.eval_shape(element, [jax.ShapeDtypeStruct((), jnp.int32)], *operands)[0]
     return jax.tree.map(lambda x: jnp.zeros((num, *x.shape), x.dtype), shapes)
 
 
 def put_at(out: Any, i: Array, values: Any) -> Any:
     """Return `out` with the values at i."""
-    return jax.tree.map(
-        lambda x, v: lax.dynamic_update_slice(x, v[None], (i,), allow_negative_indices=False), out, values
-    )
+
+    def one(x: Array, value: Array) -> Array:
+        return lax.dynamic_update_slice(x, value[None], (i,), allow_negative_indices=False)
+
+    return jax.tree.map(one, out, values)
 
 
 def kept_inside(i: Array, operands: tuple) -> tuple:

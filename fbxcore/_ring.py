@@ -21,7 +21,7 @@ from fbxcore._loops import choose
 from fbxcore.types import Array, Experience
 
 _FEW = 8  # up to so many timesteps, copying one by one is faster than slicing
-_SMALL = 256  # bytes up to which XLA makes a loop that copies them one piece of code (it counts 1,024)
+_SMALL = 384  # bytes up to which XLA makes a loop that copies them one piece of code (it counts 1,024)
 
 
 def write(ring: Experience, batch: Experience, index: Array) -> Experience:
@@ -49,18 +49,22 @@ def write_rows(ring: Experience, batch: Experience, index: Array, lengths: Array
 
 def read(ring: Experience, rows: Array, starts: Array, length: int) -> Experience:
     """Return `length` timesteps `[N, L, ...]` from each start slot on, wrapping at the end."""
-    place = lambda i, rows, starts: (rows[i], starts[i], ())  # noqa: E731
+
+    def place(indices: list[Array], rows: Array, starts: Array) -> list[tuple[Array, Array, tuple]]:
+        return [(rows[i], starts[i], ()) for i in indices]
+
     return read_at(ring, place, len(rows), length, rows, starts)[0]
 
 
 def read_at(
-    ring: Experience, place: Callable, num: int, length: int, *operands: Any
+    ring: Experience, place: Callable, num: int, length: int, *operands: Any, lanes: int = 1
 ) -> tuple[Experience, Any]:
     """Return `length` timesteps `[N, L, ...]` from N places on, wrapping at the end.
 
     Args:
-        place: `place(i, *operands)` gives row, start slot and anything else of the ith, or of all of them
-            for i `[N]`.
+        place: `place(indices, *operands)` gives row, start slot and anything else of each index in a list,
+            or of all of them for a list of `[N]`.
+        lanes: how many places a round of a loop should look for at a time.
 
     Returns:
         The timesteps, and what else `place` gave, stacked.
@@ -68,16 +72,22 @@ def read_at(
 
     def looped(ring: Experience, *operands: Any) -> tuple[Experience, Any]:
         if length == 1 and _bytes_of(ring) <= _SMALL:
-            return _read_each(ring, place, num, *operands)
-        rows, starts, rest = _loops.map_elements(place, num, *operands)
+            fit = lanes if lanes * _bytes_of(ring) <= _SMALL else 1
+            return _read_each(ring, place, num, fit, *operands)
+        rows, starts, rest = _loops.map_elements(place, num, *operands, lanes=lanes)
         by = _read_slices if length > _FEW else _read_steps
         return by(ring, rows, starts, length), rest
 
     def gathered(ring: Experience, *operands: Any) -> tuple[Experience, Any]:
-        rows, starts, rest = place(jnp.arange(num, dtype=jnp.int32), *operands)
+        rows, starts, rest = place([jnp.arange(num, dtype=jnp.int32)], *operands)[0]
         return _read_gathered(ring, rows, starts, length), rest
 
     return choose(looped, gathered, ring, *operands)
+
+
+def is_small(batch: Experience) -> bool:
+    """Return whether writing a batch moves so few bytes that it should be one piece of code."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(batch)) <= _SMALL
 
 
 def num_steps(experience: Experience) -> int:
@@ -172,35 +182,51 @@ def _read_gathered(ring: Experience, rows: Array, starts: Array, length: int) ->
     return jax.tree.map(one, ring)
 
 
-def _read_each(ring: Experience, place: Callable, num: int, *operands: Any) -> tuple[Experience, Any]:
+def _read_each(
+    ring: Experience, place: Callable, num: int, lanes: int, *operands: Any
+) -> tuple[Experience, Any]:
     """Find each place and copy its one timestep, in one loop."""
 
-    def extras(i: Array, *operands: Any) -> Any:
-        return place(i, *operands)[2]
+    def extras(indices: list[Array], *operands: Any) -> list[Any]:
+        return [found[2] for found in place(indices, *operands)]
 
-    def copy(item: Array, carry: tuple[Experience, Any]) -> tuple[Experience, Any]:
+    def copy(turn: Array, carry: tuple[Experience, Any]) -> tuple[Experience, Any]:
         out, rest = carry
-        row, start, values = place(*_loops.kept_inside(item, operands))
-        return _copy_step(ring, row, start, item, 0, out), _loops.put_at(rest, item, values)
+        turn, *kept = _loops.kept_inside(turn, operands)
+        indices = _loops.lanes_of(turn, num, lanes)
+        for item, (row, start, values) in zip(indices, place(indices, *kept), strict=True):
+            out = _copy_step(ring, row, start, item, 0, out)
+            rest = _loops.put_at(rest, item, values)
+        return out, rest
 
     rest = _loops.empty_of(extras, num, *operands)
-    return lax.fori_loop(jnp.int32(0), jnp.int32(num), copy, (_empty(ring, num, 1), rest))
+    rounds = jnp.int32(-(-num // lanes))
+    return lax.fori_loop(jnp.int32(0), rounds, copy, (_empty(ring, num, 1), rest))
 
 
 def _read_steps(ring: Experience, rows: Array, starts: Array, length: int) -> Experience:
     """Copy timestep by timestep: large leaves one by one, small ones side by side."""
     leaves, structure = jax.tree.flatten(ring)
-    small = [k for k, leaf in enumerate(leaves) if _bytes_of(leaf) <= _SMALL // 4]
-    groups = [[k] for k in range(len(leaves)) if k not in small]
-    while small:
-        fits = [k for j, k in enumerate(small) if _bytes_of([leaves[m] for m in small[: j + 1]]) <= _SMALL]
-        groups.append(fits)
-        small = small[len(fits) :]
     out: dict[int, Array] = {}
-    for group in groups:
+    for group in _groups_of(leaves):
         copied = _copy_steps([leaves[k] for k in group], rows, starts, length)
         out |= dict(zip(group, copied, strict=True))
     return jax.tree.unflatten(structure, [out[k] for k in range(len(leaves))])
+
+
+def _groups_of(leaves: list[Array]) -> list[list[int]]:
+    """Return which leaves to copy in one loop, so that as many loops as can be are one piece of code."""
+    groups: list[list[int]] = []
+    room = 0
+    for k in sorted(range(len(leaves)), key=lambda k: _bytes_of(leaves[k])):
+        size = _bytes_of(leaves[k])
+        if size <= room:
+            groups[-1].append(k)
+        else:
+            groups.append([k])
+            room = _SMALL
+        room -= size
+    return groups
 
 
 def _copy_steps(ring: list[Array], rows: Array, starts: Array, length: int) -> list[Array]:

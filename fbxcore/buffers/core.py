@@ -213,19 +213,19 @@ def _can_sample(core: Core, state: CoreState) -> Array:
 @functools.partial(jax.jit, static_argnums=(0, 4))
 def _sample_indices(core: Core, state: CoreState, key: PRNGKey, n: Array, bucket: int) -> tuple[Array, Array]:
     place, operands = _place(core, state, key, n, bucket)
-    return _drawn(core, state, *_loops.map_elements(place, bucket, *operands))
+    return _drawn(core, state, *_loops.map_elements(place, bucket, *operands, lanes=sum_tree.LANES))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 4))
 def _sample(core: Core, state: CoreState, key: PRNGKey, n: Array, bucket: int) -> CoreSample:
     place, operands = _place(core, state, key, n, bucket)
 
-    def place_and_tell(i: Array, *operands: Any) -> tuple[Array, Array, tuple]:
-        found = place(i, *operands)
-        return found[0], found[1], found
+    def place_and_tell(indices: list[Array], *operands: Any) -> list[tuple[Array, Array, tuple]]:
+        return [(found[0], found[1], found) for found in place(indices, *operands)]
 
+    length, lanes = core.layout.sequence_length, 1 if state.tree is None else sum_tree.LANES
     experience, found = _ring.read_at(
-        state.experience, place_and_tell, bucket, core.layout.sequence_length, *operands
+        state.experience, place_and_tell, bucket, length, *operands, lanes=lanes
     )
     indices, probabilities = _drawn(core, state, *found)
     return CoreSample(

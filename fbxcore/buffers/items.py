@@ -46,8 +46,8 @@ def uniform_place(
         size: likewise, the timesteps a row holds.
 
     Returns:
-        `place(i, *operands)` and its operands; it gives the ith row, its start slot, and how many items
-        that row has.
+        `place(indices, *operands)` and its operands; it gives row, start slot, and how many items that row
+        has, for each index.
     """
 
     def start_of(item: Array, write_index: Array, size: Array) -> Array:
@@ -60,7 +60,7 @@ def uniform_place(
     def of_row(row: Array, write_index: Array, size: Array) -> tuple[Array, Array]:
         return (write_index[row], size[row]) if size.ndim else (write_index, size)
 
-    def by_words(i: Array, data: Array, *counters: Array) -> tuple[Array, Array, Array]:
+    def one_by_words(i: Array, data: Array, *counters: Array) -> tuple[Array, Array, Array]:
         words = _random.words_of(data)
         rest, item_words = _random.split(words, 0), _random.split(words, 1)
         row = jnp.zeros_like(i)
@@ -70,8 +70,11 @@ def uniform_place(
         item = _random.integer(item_words, i, count_of(size))
         return row, start_of(item, write_index, size), count_of(size) + jnp.zeros_like(i)
 
-    def by_draws(i: Array, row: Array, start: Array, count: Array) -> tuple[Array, Array, Array]:
-        return row[i], start[i], count[i]
+    def by_words(indices: list[Array], *operands: Array) -> list[tuple[Array, Array, Array]]:
+        return [one_by_words(i, *operands) for i in indices]
+
+    def by_draws(indices: list[Array], *drawn: Array) -> list[tuple[Array, ...]]:
+        return [tuple(array[i] for array in drawn) for i in indices]
 
     if _random.is_threefry(key):
         return by_words, (_random.data_of(key), write_index, size)
@@ -89,14 +92,13 @@ def weighted_place(
     """Return how to draw items in proportion to their weights, one from each of `count` equal shares.
 
     Returns:
-        `place(i, *operands)` and its operands; it gives the ith row, its start slot, and its index and
-        probability.
+        `place(indices, *operands)` and its operands; it gives row, start slot, and item and probability for
+        each index.
     """
     draw, operands = sum_tree.stratified_draw(tree, num, key, count)
 
-    def place(i: Array, *operands: Array) -> tuple[Array, Array, tuple[Array, Array]]:
-        index, probability = draw(i, *operands)
-        return *starts(grid, index), (index, probability)
+    def place(indices: list[Array], *operands: Array) -> list[tuple[Array, Array, tuple[Array, Array]]]:
+        return [(*starts(grid, item), (item, share)) for item, share in draw(indices, *operands)]
 
     return place, operands
 

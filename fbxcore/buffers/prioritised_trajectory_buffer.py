@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 import jax.numpy as jnp
 
-from fbxcore import _checks, _ring, utils
+from fbxcore import _checks, _loops, _ring, utils
 from fbxcore.buffers import items, sum_tree, trajectory_buffer
 from fbxcore.buffers.layout import Grid, Layout, layout_of
 from fbxcore.buffers.pytree import pytree, record
@@ -80,19 +80,26 @@ def prioritised_add(
     Raises:
         StructureError: if a leaf has another shape or dtype than the state's.
     """
-    added = trajectory_buffer.add(state, batch)
+    _checks.check_batch(state.experience, batch)
     grid = _grid_of(state, sample_sequence_length, period)
     steps = _ring.num_steps(batch)
-    tree = items.add_items(
-        grid,
-        state.sum_tree_state,
-        state.current_index,
-        trajectory_buffer.size_of(state),
-        jnp.int32(steps),
-        steps=steps,
-        device=device,
-    )
-    return added.replace(sum_tree_state=tree, running_index=state.running_index + steps)
+
+    def whole(state: PrioritisedTrajectoryBufferState, batch: Experience) -> PrioritisedTrajectoryBufferState:
+        tree = items.add_items(
+            grid,
+            state.sum_tree_state,
+            state.current_index,
+            trajectory_buffer.size_of(state),
+            jnp.int32(steps),
+            steps=steps,
+            device=device,
+        )
+        added = trajectory_buffer.advanced(state, batch)
+        return added.replace(sum_tree_state=tree, running_index=state.running_index + steps)
+
+    if _ring.is_small(batch):
+        return _loops.in_one_piece(whole, state.current_index, state, batch)
+    return whole(state, batch)
 
 
 def prioritised_sample(
@@ -112,9 +119,11 @@ def prioritised_sample(
     grid = _grid_of(state, sequence_length, period)
     draw, operands = items.weighted_place(grid, rng_key, batch_size, state.sum_tree_state, batch_size)
 
-    def place(i: Array, current: Array, running: Array, *operands: Array) -> tuple[Array, Array, tuple]:
-        row, start, (index, probability) = draw(i, *operands)
-        return row, start, (index, probability, running - items.age_of(grid, start, current))
+    def place(indices: list[Array], current: Array, running: Array, *operands: Array) -> list[tuple]:
+        return [
+            (row, start, (*drawn, running - items.age_of(grid, start, current)))
+            for row, start, drawn in draw(indices, *operands)
+        ]
 
     experience, (indices, probabilities, generations) = _ring.read_at(
         state.experience,
@@ -124,6 +133,7 @@ def prioritised_sample(
         state.current_index,
         state.running_index,
         *operands,
+        lanes=sum_tree.LANES,
     )
     return PrioritisedTrajectoryBufferSample(
         experience=experience, indices=indices, probabilities=probabilities, generations=generations

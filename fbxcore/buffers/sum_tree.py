@@ -25,6 +25,7 @@ from fbxcore.types import Array, PRNGKey
 
 TINY = float(jnp.finfo(jnp.float32).tiny)
 HUGE = float(jnp.finfo(jnp.float32).max)
+LANES = 4  # walks that go down together: they wait for memory at the same time
 
 
 @pytree
@@ -73,21 +74,26 @@ def sample(state: SumTreeState, rng_key: PRNGKey | None = None, query_value: Arr
         if rng_key is None:
             raise InvalidArgumentError("`rng_key` must be given where `query_value` is not, got None.")
         query_value = jax.random.uniform(rng_key)
-    return _walk(state.nodes, state.tree_depth, query_value * state.nodes[0]) - (2**state.tree_depth - 1)
+    (node,) = _walk(state.nodes, state.tree_depth, [query_value * state.nodes[0]])
+    return node - (2**state.tree_depth - 1)
 
 
-def _walk(nodes: Array, depth: int, value: Array) -> Array:
-    def down(_: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        node, value = carry
-        left = 2 * node + 1
-        left_sum = nodes.at[left].get(mode="promise_in_bounds")
-        right_sum = nodes.at[left + 1].get(mode="promise_in_bounds")
-        goes_left = (value < left_sum) | (right_sum == 0)
-        return jnp.where(goes_left, left, left + 1), jnp.where(goes_left, value, value - left_sum)
+def _walk(nodes: Array, depth: int, values: list[Array]) -> list[Array]:
+    """Return the node that each value leads to; several walk down together."""
 
-    start = (jnp.zeros_like(value, dtype=jnp.int32), value)
-    node, _ = lax.fori_loop(0, depth, down, start)
-    return node
+    def down(_: Array, carry: list[tuple[Array, Array]]) -> list[tuple[Array, Array]]:
+        return [_step(nodes, node, value) for node, value in carry]
+
+    start = [(jnp.zeros_like(value, dtype=jnp.int32), value) for value in values]
+    return [node for node, _ in lax.fori_loop(0, depth, down, start)]
+
+
+def _step(nodes: Array, node: Array, value: Array) -> tuple[Array, Array]:
+    left = 2 * node + 1
+    left_sum = nodes.at[left].get(mode="promise_in_bounds")
+    right_sum = nodes.at[left + 1].get(mode="promise_in_bounds")
+    goes_left = (value < left_sum) | (right_sum == 0)
+    return jnp.where(goes_left, left, left + 1), jnp.where(goes_left, value, value - left_sum)
 
 
 def stratified_sample(
@@ -104,31 +110,38 @@ def stratified_sample(
         Leaf indices, int32 `[N]`, ascending.
     """
     draw, operands = stratified_draw(state, batch_size, rng_key, batch_size if count is None else count)
-    return _loops.map_elements(lambda i, *operands: draw(i, *operands)[0], batch_size, *operands)
+
+    def leaf(indices: list[Array], *operands: Array) -> list[Array]:
+        return [index for index, _ in draw(indices, *operands)]
+
+    return _loops.map_elements(leaf, batch_size, *operands, lanes=LANES)
 
 
 def stratified_draw(
     state: SumTreeState, batch_size: int, rng_key: PRNGKey, count: Array | int
 ) -> tuple[Callable, tuple]:
-    """Return `draw(i, *operands)`, which gives the leaf drawn from the ith share and its probability."""
+    """Return `draw(indices, *operands)`: the leaves drawn from those shares, and their probabilities."""
     depth = state.tree_depth
 
-    def walk(nodes: Array, share: Array) -> tuple[Array, Array]:
+    def walk(nodes: Array, shares: list[Array]) -> list[tuple[Array, Array]]:
         total = nodes[0]
-        node = _walk(nodes, depth, share * total)
-        weight = nodes.at[node].get(mode="promise_in_bounds")
-        return node - (2**depth - 1), share_of(total, weight)
+        found = _walk(nodes, depth, [share * total for share in shares])
+        weights = [nodes.at[node].get(mode="promise_in_bounds") for node in found]
+        return [
+            (node - (2**depth - 1), share_of(total, weight))
+            for node, weight in zip(found, weights, strict=True)
+        ]
 
     def bounds(i: Array, count: Array) -> tuple[Array, Array]:
         low, high = (i.astype(jnp.float32) / count, (i + 1).astype(jnp.float32) / count)
         return jnp.minimum(low, 1.0), jnp.minimum(high, 1.0)
 
-    def by_words(i: Array, nodes: Array, data: Array, count: Array) -> tuple[Array, Array]:
-        words = _random.split(_random.words_of(data), i)
-        return walk(nodes, _random.uniform(words, *bounds(i, count)))
+    def by_words(indices: list[Array], nodes: Array, data: Array, count: Array) -> list[tuple[Array, Array]]:
+        words = _random.words_of(data)
+        return walk(nodes, [_random.uniform(_random.split(words, i), *bounds(i, count)) for i in indices])
 
-    def by_shares(i: Array, nodes: Array, shares: Array) -> tuple[Array, Array]:
-        return walk(nodes, shares[i])
+    def by_shares(indices: list[Array], nodes: Array, shares: Array) -> list[tuple[Array, Array]]:
+        return walk(nodes, [shares[i] for i in indices])
 
     count = jnp.asarray(count, jnp.float32)
     if _random.is_threefry(rng_key):

@@ -77,6 +77,11 @@ def add(state: BufferState, batch: Experience) -> BufferState:
         StructureError: if a leaf has another shape or dtype than the state's.
     """
     _checks.check_batch(state.experience, batch)
+    return advanced(state, batch)
+
+
+def advanced(state: BufferState, batch: Experience) -> BufferState:
+    """Return the state after a batch that has been checked."""
     end = state.current_index + _ring.num_steps(batch)
     time_axis = _ring.num_steps(state.experience)
     return state.replace(

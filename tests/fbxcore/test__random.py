@@ -16,7 +16,9 @@ def test_integers_are_those_of_randint(key):
 
     @jax.jit
     def ours(data, below):
-        element = lambda i, data, below: _random.integer(_random.words_of(data), i, below)  # noqa: E731
+        def element(indices, data, below):
+            return [_random.integer(_random.words_of(data), i, below) for i in indices]
+
         return _loops.map_elements(element, 64, data, below)
 
     for below in (0, 1, 7, 1000, 65_537, 2**30, 2**31 - 1):
