@@ -82,9 +82,17 @@ CASES = [
     Case("MuJoCo pairs", MUJOCO, "prioritised_flat", 100_000, {1: 1.0}, sample=1.0, update=1.0),
     Case("one float", {"x": ((), FLOAT)}, "prioritised_item", 10**6, {128: 1.0}, sample=1.0, update=1.0),
     Case(
-        "vectors", VECTORS, "prioritised_trajectory", 80_000, {8: 1.0}, sample=1.0, rows=16, batch=64, length=64
+        "vectors",
+        VECTORS,
+        "prioritised_trajectory",
+        80_000,
+        {8: 1.0},
+        sample=1.0,
+        rows=16,
+        batch=64,
+        length=64,
     ),
-]  # fmt: skip
+]
 
 
 class Subject:

@@ -72,7 +72,7 @@ def read_at(
 
     def looped(ring: Experience, *operands: Any) -> tuple[Experience, Any]:
         if length == 1 and _bytes_of(ring) <= _SMALL:
-            fit = lanes if lanes * _bytes_of(ring) <= _SMALL else 1
+            fit = lanes if 2 * lanes * _bytes_of(ring) <= _SMALL else 1
             return _read_each(ring, place, num, fit, *operands)
         rows, starts, rest = _loops.map_elements(place, num, *operands, lanes=lanes)
         by = _read_slices if length > _FEW else _read_steps

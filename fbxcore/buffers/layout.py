@@ -167,11 +167,11 @@ def _with_defaults(kind: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _flat_layout(kind: str, given: dict[str, Any]) -> Layout:
-    max_length = _integer(given, "max_length", at_least=1)
-    min_length = _integer(given, "min_length", at_least=0)
+    max_length = integer_of(given, "max_length", at_least=1)
+    min_length = integer_of(given, "min_length", at_least=0)
     sample_batch_size = _sample_batch_size(given, max_length)
     _boolean(given, "add_sequences")
-    rows = 1 if given["add_batch_size"] is None else _integer(given, "add_batch_size", at_least=1)
+    rows = 1 if given["add_batch_size"] is None else integer_of(given, "add_batch_size", at_least=1)
     time_axis = max_length // rows
     if time_axis < 2:
         raise InvalidArgumentError(
@@ -207,8 +207,8 @@ def _flat_layout(kind: str, given: dict[str, Any]) -> Layout:
 
 
 def _item_layout(kind: str, given: dict[str, Any]) -> Layout:
-    max_length = _integer(given, "max_length", at_least=1)
-    min_length = _integer(given, "min_length", at_least=0)
+    max_length = integer_of(given, "max_length", at_least=1)
+    min_length = integer_of(given, "min_length", at_least=0)
     sample_batch_size = _sample_batch_size(given, max_length)
     _boolean(given, "add_sequences")
     _boolean(given, "add_batches")
@@ -234,11 +234,11 @@ def _item_layout(kind: str, given: dict[str, Any]) -> Layout:
 
 
 def _trajectory_layout(kind: str, given: dict[str, Any]) -> Layout:
-    rows = _integer(given, "add_batch_size", at_least=1)
-    length = _integer(given, "sample_sequence_length", at_least=1)
-    period = _integer(given, "period", at_least=1)
-    min_time_axis = _integer(given, "min_length_time_axis", at_least=0)
-    sample_batch_size = _integer(given, "sample_batch_size", at_least=1)
+    rows = integer_of(given, "add_batch_size", at_least=1)
+    length = integer_of(given, "sample_sequence_length", at_least=1)
+    period = integer_of(given, "period", at_least=1)
+    min_time_axis = integer_of(given, "min_length_time_axis", at_least=0)
+    sample_batch_size = integer_of(given, "sample_batch_size", at_least=1)
     exponent = _priority_exponent(given)
     typed, time_axis, warnings = _time_axis(given, rows)
     if exponent is not None:
@@ -290,8 +290,8 @@ def _time_axis(given: dict[str, Any], rows: int) -> tuple[str, int, list[str]]:
             loc=("max_length_time_axis",),
         )
     if max_size is None:
-        return "max_length_time_axis", _integer(given, "max_length_time_axis", at_least=1), []
-    time_axis = _integer(given, "max_size", at_least=rows) // rows
+        return "max_length_time_axis", integer_of(given, "max_length_time_axis", at_least=1), []
+    time_axis = integer_of(given, "max_size", at_least=rows) // rows
     set_by = f"`max_size` {max_size} sets the time axis of each of {rows} rows to {time_axis}."
     return "max_size", time_axis, [set_by, *_cut_by_rows("max_size", max_size, rows)]
 
@@ -323,7 +323,7 @@ def _sequence_warnings(length: int, period: int, min_time_axis: int) -> list[str
 
 
 def _sample_batch_size(given: dict[str, Any], max_length: int) -> int:
-    size = _integer(given, "sample_batch_size", at_least=1)
+    size = integer_of(given, "sample_batch_size", at_least=1)
     if size > max_length:
         raise InvalidArgumentError(
             f"`sample_batch_size` must be at most `max_length` ({max_length}), got {size}.",
@@ -350,7 +350,8 @@ def _device_warnings(given: dict[str, Any]) -> list[str]:
     return [f"`device` must be one of {', '.join(DEVICES)}, got {device!r}; 'cpu' is used."]
 
 
-def _integer(given: dict[str, Any], name: str, *, at_least: int) -> int:
+def integer_of(given: Mapping[str, Any], name: str, *, at_least: int) -> int:
+    """Return an argument that must be an integer of at least so much."""
     value = given[name]
     if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < at_least:
         raise InvalidArgumentError(

@@ -25,7 +25,7 @@ from fbxcore.types import Array, PRNGKey
 
 TINY = float(jnp.finfo(jnp.float32).tiny)
 HUGE = float(jnp.finfo(jnp.float32).max)
-LANES = 4  # walks that go down together: they wait for memory at the same time
+LANES = 2  # walks that go down together: they wait for memory at the same time
 
 
 @pytree
