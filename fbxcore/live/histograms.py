@@ -39,7 +39,7 @@ def _counted(field: str, values: np.ndarray, bins: int) -> dict[str, Any]:
     if len(values) == 0:
         counts, edges, low, high, mean = [], [], None, None, None
     else:
-        counted, cut = np.histogram(values, bins=bins)
+        counted, cut = np.histogram(values, bins=bins, range=_range(values, bins))
         counts, edges = counted.tolist(), cut.tolist()
         low, high, mean = float(values.min()), float(values.max()), float(values.mean())
     return {
@@ -52,6 +52,14 @@ def _counted(field: str, values: np.ndarray, bins: int) -> dict[str, Any]:
         "mean": mean,
         "exact": True,
     }
+
+
+def _range(values: np.ndarray, bins: int) -> tuple[float, float]:
+    """Return the outer edges, far enough apart that the edges between them differ."""
+    low, high = float(values.min()), float(values.max())
+    least = 4 * bins * float(np.spacing(max(abs(low), abs(high))))
+    pad = max(0.5, least) if low == high else max(0.0, least - (high - low))
+    return low - pad, high + pad
 
 
 def _check_bins(bins: int) -> None:
