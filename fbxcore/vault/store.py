@@ -179,12 +179,12 @@ class VaultWriter:
     def get(self, key: str) -> bytes | None:
         """Return the value of a key, or None."""
         with self.lock:
-            return self._database.get(key)
+            return self._opened().get(key)
 
     def keys(self, prefix: str) -> list[str]:
         """Return the keys that start with `prefix`, sorted."""
         with self.lock:
-            return self._database.keys(prefix)
+            return self._opened().keys(prefix)
 
     def update_metadata(self, metadata: Mapping[str, Any]) -> None:
         """Replace the user's part of `metadata.json`."""
@@ -246,13 +246,17 @@ class VaultWriter:
             os.close(self._descriptor)
             self._descriptor = None
 
-    @contextlib.contextmanager
-    def _held(self, *, check: bool = True) -> Iterator[None]:
-        """Hold the vault's lock, and the newest state where it was not held before."""
+    def _opened(self) -> Database:
         if self._database is None:
             raise ConflictError(
                 f"Vault '{label_of(self.path)}' must be open, got a closed writer.", code="closed"
             )
+        return self._database
+
+    @contextlib.contextmanager
+    def _held(self, *, check: bool = True) -> Iterator[None]:
+        """Hold the vault's lock, and the newest state where it was not held before."""
+        self._opened()
         if self._descriptor is not None:
             yield
             return

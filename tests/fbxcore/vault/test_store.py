@@ -257,6 +257,15 @@ def test_a_closed_writer_refuses(writer, make):
         writer.append(make(0, 1))
 
 
+@pytest.mark.parametrize("read", [lambda w: w.get("key"), lambda w: w.keys("")], ids=["get", "keys"])
+def test_a_closed_writer_reads_no_keys(writer, read):
+    """Whoever still holds a writer that another thread closed is told so."""
+    writer.close()
+
+    with pytest.raises(ConflictError, match="must be open, got a closed writer"):
+        read(writer)
+
+
 def test_create_refuses_what_exists(writer, spec, files):
     """A second create leaves the first vault as it is."""
     before = files(writer.path)
