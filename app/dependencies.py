@@ -14,7 +14,7 @@ from starlette.responses import Response
 from app.routes._body import MAX_JSON_BYTES, read_body
 from app.services.deck import Deck, VaultEntry
 from app.settings import Settings
-from fbxcore.errors import NotSupportedError
+from fbxcore.errors import InvalidArgumentError, NotSupportedError
 
 
 def deck_of(request: Request) -> Deck:
@@ -29,6 +29,7 @@ def settings_of(request: Request) -> Settings:
 
 DeckDep = Annotated[Deck, Depends(deck_of)]
 SettingsDep = Annotated[Settings, Depends(settings_of)]
+DryRun = Annotated[bool, Query(description="Answer what would be, and change nothing.")]
 Limit = Annotated[int, Query(ge=1, le=500, description="How many items at most.")]
 Next = Annotated[str | None, Query(max_length=4096, description="`next` of the former page.")]
 
@@ -51,11 +52,16 @@ class StrictRoute(APIRoute):
         served = {field.alias for field in fields if isinstance(field.field_info, params.Query)}
 
         async def checked(request: Request) -> Response:
-            for name in request.query_params:
+            names = [name for name, _ in request.query_params.multi_items()]
+            for name in names:
                 if name not in served:
                     raise NotSupportedError(
                         f"`{name[:200]}` must be left out: this resource serves no such parameter.",
                         loc=("query", name[:200]),
+                    )
+                if names.count(name) > 1:
+                    raise InvalidArgumentError(
+                        f"`{name}` must be given once, got {names.count(name)} times.", loc=("query", name)
                     )
             if request.method not in ("GET", "HEAD"):
                 request._body = bytes(await read_body(request, MAX_JSON_BYTES))  # where `body()` keeps it

@@ -183,9 +183,15 @@ def _fault(entry: Mapping[str, Any]) -> dict[str, Any]:
     elif entry["type"] == "missing":
         msg = f"`{name}` must be given."
     else:
-        rule = entry["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-        msg = f"`{name}` must be {rule}, got {entry.get('input')!r:.80}."
+        msg = f"`{name}` must {_rule(entry['msg'])}, got {entry.get('input')!r:.80}."
     return {"loc": loc, "msg": msg, "type": entry["type"]}
+
+
+def _rule(message: str) -> str:
+    """Return what follows `must` in one of pydantic's messages: `Input should be …, unable to …`."""
+    subject, should, rule = message.partition(" should ")
+    rule = rule if should else f"be {subject.removeprefix('Value error, ')}"
+    return rule.split(", unable to ")[0].split(" after validation")[0]
 
 
 async def _on_disconnect(request: Request, error: ClientDisconnect) -> Response:  # noqa: ARG001

@@ -32,9 +32,9 @@ async def create_buffer(request: Request, deck: DeckDep, dry_run: DryRun = False
 
 
 @router.put("/{name}", response_model=BufferPublic, openapi_extra=body_of(BufferCreate))
-async def put_buffer(request: Request, deck: DeckDep, name: str) -> Response:
+async def put_buffer(request: Request, deck: DeckDep, name: str, dry_run: DryRun = False) -> Response:
     """Make a buffer, or find the one of equal configuration."""
-    found, is_new = await buffers.ensure(deck, name, await read_object(request))
+    found, is_new = await buffers.ensure(deck, name, await read_object(request), dry_run=dry_run)
     return Json(found, 201 if is_new else 200)
 
 

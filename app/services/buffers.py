@@ -34,8 +34,10 @@ async def create(deck: Deck, given: Mapping[str, Any]) -> dict[str, Any]:
         return await _create(deck, config)
 
 
-async def ensure(deck: Deck, name: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
-    """Make a buffer, or find the one of equal configuration; return it and whether it is new."""
+async def ensure(
+    deck: Deck, name: str, given: Mapping[str, Any], *, dry_run: bool
+) -> tuple[dict[str, Any], bool]:
+    """Make a buffer, or find the one of equal configuration; return it and whether it was made."""
     config = BufferConfig.parse({"name": name, **given})
     if config.name != name:
         raise InvalidArgumentError(
@@ -43,7 +45,7 @@ async def ensure(deck: Deck, name: str, given: Mapping[str, Any]) -> tuple[dict[
         )
     async with deck.name_locks[name]:
         if not _exists(deck, name):
-            return await _create(deck, config), True
+            return (_described(deck, config), False) if dry_run else (await _create(deck, config), True)
         found = deck.buffer(name)
         if differences := found.config.differences(config):
             raise ConflictError(
@@ -57,7 +59,10 @@ async def ensure(deck: Deck, name: str, given: Mapping[str, Any]) -> tuple[dict[
 
 def try_out(deck: Deck, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a buffer would be, and make nothing."""
-    config = BufferConfig.parse(given)
+    return _described(deck, BufferConfig.parse(given))
+
+
+def _described(deck: Deck, config: BufferConfig) -> dict[str, Any]:
     _check_bounds(deck, config)
     return describe_buffer(config, Counters())
 

@@ -102,3 +102,16 @@ def test_what_goes_wrong_on_our_side_is_a_problem_without_secrets(tmp_path) -> N
         problem = refused(client.get("/broken"), 500, "internal")
         assert "secret" not in str(problem)
         refused(client.get("/full"), 507, "disk_full")
+
+
+@pytest.mark.parametrize(
+    ("path", "detail"),
+    [
+        ("/api/v1/vaults?limit=x", "`limit` must be a valid integer, got 'x'."),
+        ("/api/v1/vaults?query=" + "a" * 201, "`query` must have at most 200 characters, got"),
+        ("/api/v1/vaults?limit=0", "`limit` must be greater than or equal to 1, got '0'."),
+    ],
+)
+def test_pydantics_rules_are_sentences(api: Api, path: str, detail: str) -> None:
+    """Field, rule and value, without a second subject in between."""
+    assert api.get(path).json()["detail"].startswith(detail)

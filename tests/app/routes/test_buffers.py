@@ -84,6 +84,19 @@ def test_a_dry_run_answers_the_same_and_makes_nothing(api: Api) -> None:
     }
 
 
+def test_a_dry_run_of_put_makes_nothing_and_finds_what_is_there(api: Api) -> None:
+    """It answers 200 before and after, and 409 where the configuration differs."""
+    url, changed = f"{URL}/dry-put?dry_run=true", buffer_body("dry-put", sample_batch_size=5)
+
+    before = api.put(url, json=buffer_body("dry-put"))
+    refused(api.get(f"{URL}/dry-put"), 404, "not_found", "'dry-put'")
+    make(api, "dry-put")
+    after = api.put(url, json=buffer_body("dry-put"))
+    assert (before.status_code, after.status_code) == (200, 200)
+    refused(api.put(url, json=changed), 409, "config_differs", "`sample_batch_size`")
+    refused(api.post(f"{URL}?dry_run=true&dry_run=false", json=changed), 422, "invalid_argument", "`dry_run`")
+
+
 @pytest.mark.parametrize(
     ("change", "code", "field"),
     [
