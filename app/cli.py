@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table
 
 from fbxcore.client import Client
@@ -25,6 +27,8 @@ errors = Console(stderr=True)
 
 Url = Annotated[str | None, typer.Option(help="Where the server answers.", envvar="FLASHDECK_URL")]
 Token = Annotated[str | None, typer.Option(help="The server's token.", envvar="FLASHDECK_TOKEN")]
+Names = Annotated[list[str] | None, typer.Argument(help="vault_name/vault_uid; all where none is given.")]
+Data = Annotated[Path | None, typer.Option(help="The data directory.", envvar="FLASHDECK_DATA")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -116,6 +120,91 @@ def scan(url: Url = None, token: Token = None, as_json: AsJson = False) -> None:
     return None
 
 
+@app.command()
+def gc(
+    names: Names = None,
+    keep: Annotated[int | None, typer.Option(min=1, help="The newest so many versions stay.")] = None,
+    older_than: Annotated[
+        float | None, typer.Option(min=0, help="Versions younger than so many days stay.")
+    ] = None,
+    grace: Annotated[float, typer.Option(min=0, help="Seconds for which what was in use stays.")] = 900.0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Delete nothing, say what would go.")] = False,
+    data: Data = None,
+    url: Url = None,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete what no version needs: asks the running server, or works on the files where none runs.
+
+    Versions go only with --keep or --older-than (with both, only where both allow it), never those that
+    have a tag, and never the newest.
+    """
+    limits = {"keep": keep, "older_than_days": older_than, "grace_s": grace, "dry_run": dry_run}
+    if url is None and _holder(data) is None:
+        swept = _gc_files(data, names or [], limits)
+    else:
+        with _client(url or _holder(data)["address"], token) as client:
+            swept = [_gc_served(client, name, limits) for name in names or _own_vaults(client)]
+    if as_json:
+        _print_json(swept)
+    else:
+        console.print(_table("Would be given back" if dry_run else "Given back", swept, _SWEPT_COLUMNS))
+    _exit_if(any("error" in found for found in swept))
+
+
+def _gc_files(data: Path | None, names: list[str], limits: dict[str, Any]) -> list[dict[str, Any]]:
+    from app.services import offline, sweeps
+    from fbxcore.vault.retention import Retention
+
+    retention = Retention(limits["keep"], limits["older_than_days"])
+    asked = sweeps.Asked(retention, limits["grace_s"], limits["dry_run"])
+    with _progress() as step:
+        return offline.sweep_all(_data(data), names, asked, step)
+
+
+def _gc_served(client: Client, name: str, limits: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return client.vault(name).sweep(**limits)
+    except FbxError as error:
+        return {"vault": name, "error": str(error)}
+
+
+def _own_vaults(client: Client) -> list[str]:
+    return [f"{v['vault_name']}/{v['vault_uid']}" for v in client.vaults() if not v["read_only"]]
+
+
+@app.command()
+def verify(
+    names: Names = None,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Put right what is certain: bytes behind a manifest's end.")
+    ] = False,
+    data: Data = None,
+    vaults: Annotated[
+        Path | None, typer.Option(help="Another folder of vaults.", envvar="FLASHDECK_VAULTS")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Read and hash every chunk of every version anew; status 1 if something is wrong.
+
+    It reads the files, whether or not a server runs on them.
+    """
+    from app.services import offline
+
+    with _progress() as step:
+        found = offline.verify_all(_data(data), vaults, names or [], repair=repair, step=step)
+    if as_json:
+        _print_json(found)
+    else:
+        rows = [vault | {"findings": [_finding(f) for f in vault["findings"]]} for vault in found]
+        console.print(_table("Verified", rows, _VERIFIED_COLUMNS))
+    _exit_if(not all(vault["is_whole"] for vault in found))
+
+
+def _finding(found: Mapping[str, Any]) -> str:
+    return f"{found['where']}: {found['problem']}{' (repaired)' if found['repaired'] else ''}"
+
+
 @db.command("upgrade")
 def db_upgrade(
     database_url: Annotated[str | None, typer.Option(help="SQLite or PostgreSQL.")] = None,
@@ -144,6 +233,36 @@ def main() -> None:
         sys.exit(1)
 
 
+def _exit_if(is_wrong: bool) -> None:
+    if is_wrong:
+        raise typer.Exit(1)
+
+
+def _data(data: Path | None) -> Path:
+    return (data or Path(os.environ.get("FLASHDECK_DATA", "flashdeck-data"))).absolute()
+
+
+def _holder(data: Path | None) -> dict[str, Any] | None:
+    """Return who serves a data directory."""
+    from app.services.lock import read_holder
+
+    return read_holder(_data(data))
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, int, int], None]]:
+    """Draw one bar a vault on a terminal's standard error."""
+    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bars:
+        tasks: dict[str, Any] = {}
+
+        def step(key: str, done: int, total: int) -> None:
+            if key not in tasks:
+                tasks[key] = bars.add_task(key)
+            bars.update(tasks[key], completed=done, total=total)
+
+        yield step
+
+
 def _client(url: str | None, token: str | None) -> Client:
     return Client(_address(url), token)
 
@@ -161,6 +280,10 @@ def _address(url: str | None) -> str:
 
 _BUFFER_COLUMNS = ("name", "kind", "size", "capacity", "added", "sampled", "persist_to", "error")
 _VAULT_COLUMNS = ("vault_name", "vault_uid", "rows", "length", "pending", "versions", "tags", "error")
+_SWEPT_COLUMNS = (
+    "vault", "deleted_versions", "files", "bytes", "waiting_bytes", "live_bytes", "disk_bytes", "error",
+)  # fmt: skip
+_VERIFIED_COLUMNS = ("vault", "is_whole", "length", "versions", "findings")
 _VERSION_COLUMNS = ("version", "length", "created_at", "tags", "message", "digest")
 
 

@@ -8,14 +8,24 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.dependencies import DeckDep, Limit, Next, StrictRoute, VaultDep
+from app.dependencies import DeckDep, DryRun, Limit, Next, StrictRoute, VaultDep
 from app.routes._answers import Json
 from app.routes._body import read_arrays
 from app.routes._lists import list_answer
 from app.routes._query import Query as QueryString
 from app.schemas.common import ListPage
-from app.schemas.vaults import Appended, VaultChange, VaultCreate, VaultPublic, VaultSummary
-from app.services import buffers, vaults
+from app.schemas.vaults import (
+    Appended,
+    Swept,
+    VaultChange,
+    VaultCreate,
+    VaultFork,
+    VaultPublic,
+    VaultSummary,
+    VaultSweep,
+)
+from app.services import buffers, forks, slices, sweeps, vaults
+from fbxcore.vault.retention import Retention
 
 router = APIRouter(prefix="/api/v1/vaults", route_class=StrictRoute, tags=["vaults"])
 PATH = "/{vault_name}/{vault_uid}"
@@ -53,6 +63,27 @@ async def show_vault(deck: DeckDep, vault: VaultDep) -> Response:
 async def change_vault(deck: DeckDep, vault: VaultDep, given: VaultChange) -> Response:
     """Merge metadata into a vault's."""
     return Json(await vaults.change(deck, vault, given.metadata))
+
+
+@router.post(PATH + "/fork", status_code=201, response_model=VaultPublic)
+async def fork_vault(request: Request, deck: DeckDep, vault: VaultDep, given: VaultFork) -> Response:
+    """Copy timesteps of a version into a new vault, which says where it comes from."""
+    fields = given.model_dump()
+    names = {name: fields.pop(name) for name in ("vault_name", "vault_uid")}
+    fields["ref"] = None if given.ref is None else str(given.ref)
+    made = await forks.fork(deck, vault, **names, asked=slices.Asked(**fields))
+    root = request.url.path.removesuffix("/fork").rpartition("/")[0].rpartition("/")[0]
+    return Json(made, 201, {"location": f"{root}/{made['url']}"})
+
+
+@router.post(PATH + "/gc", response_model=Swept)
+async def sweep_vault(
+    deck: DeckDep, vault: VaultDep, given: VaultSweep | None = None, dry_run: DryRun = False
+) -> Response:
+    """Delete what no version and no reader needs any more, or only say how many bytes that is."""
+    given = given or VaultSweep()
+    retention = Retention(given.keep, given.older_than_days)
+    return Json(await sweeps.run(deck, vault, sweeps.Asked(retention, given.grace_s, dry_run)))
 
 
 async def append_experience(request: Request) -> Response:

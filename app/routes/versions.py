@@ -8,7 +8,7 @@ from fastapi import APIRouter, Header
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.dependencies import DeckDep, Limit, Next, StrictRoute, VaultDep
+from app.dependencies import DeckDep, DryRun, Limit, Next, StrictRoute, VaultDep
 from app.routes._answers import Json
 from app.routes._lists import list_answer
 from app.schemas.common import ListPage
@@ -44,6 +44,13 @@ async def show_version(vault: VaultDep, ref: str) -> Response:
     """Show the version a ref names."""
     found = versions.find(vault, ref)
     return Json(versions.public(vault, found), headers={"x-version": str(found.number)})
+
+
+@router.delete("/versions/{ref}", status_code=204, responses={200: {"model": VersionPublic}})
+async def delete_version(deck: DeckDep, vault: VaultDep, ref: str, dry_run: DryRun = False) -> Response:
+    """Take a version's number away; its bytes go with a later sweep. Refused while a tag names it."""
+    deleted = await versions.delete(deck, vault, ref, dry_run=dry_run)
+    return Json(deleted) if dry_run else Response(status_code=204)
 
 
 @router.get("/tags", response_model=list[TagPublic])

@@ -81,6 +81,49 @@ class VaultPublic(BaseModel):
     updated_at: str
 
 
+class SliceFields(Strict):
+    """Which timesteps of which version."""
+
+    ref: Annotated[str | int | None, Field(description="Any ref; `head` by default.")] = None
+    start: int | None = None
+    stop: int | None = None
+    step: int | None = None
+    timesteps: int | None = Field(None, description="Instead: the last that many.")
+    percentiles: list[float] | None = Field(None, description="Instead: from a to b, of 0 to 100.")
+
+
+class VaultFork(SliceFields):
+    """A new vault to make of timesteps of this one; without a uid it gets the time."""
+
+    vault_name: Name
+    vault_uid: Name | None = None
+
+
+class VaultSweep(Strict):
+    """What may go. Versions go only if all limits given allow it; tagged ones and the newest stay."""
+
+    keep: int | None = Field(None, ge=1, description="The newest so many versions stay.")
+    older_than_days: float | None = Field(
+        None, ge=0, le=36_500, allow_inf_nan=False, description="Versions younger than this stay."
+    )
+    grace_s: float = Field(
+        900, ge=0, le=1e9, allow_inf_nan=False, description="What was in use less than this ago stays."
+    )
+
+
+class Swept(BaseModel):
+    """What a sweep gave back, or would."""
+
+    vault: str
+    deleted_versions: list[int]
+    files: int
+    bytes: int = Field(description="Given back now.")
+    waiting_bytes: int = Field(description="Needed by nothing, and kept until the grace time is over.")
+    live_bytes: int = Field(description="Of what the vault holds now, without its versions.")
+    disk_bytes: int = Field(description="Of all files, afterwards.")
+    dry_run: bool
+
+
 class Appended(BaseModel):
     """The answer to an append."""
 

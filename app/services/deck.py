@@ -26,6 +26,7 @@ from fbxcore.errors import (
     UnavailableError,
 )
 from fbxcore.live import LiveBuffer, LiveVault, load_config
+from fbxcore.vault.files import remove_half_made
 from fbxcore.vault.store import VaultReader
 
 logger = logging.getLogger("flashdeck")
@@ -39,6 +40,7 @@ class VaultEntry:
     facts: Facts
     live: LiveVault | None = None  # while somebody appends to it over HTTP
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # held while its writer is opened or used
+    reading: list[int] = field(default_factory=list)  # generations that are being read
 
     @property
     def log(self) -> Path:
@@ -75,6 +77,7 @@ class Deck:
         await asyncio.to_thread(files.make_folders, self.data)
         self._lock.take(self.settings.address)
         try:
+            await asyncio.to_thread(remove_half_made, self.data / "vaults")
             await self.database.open()
             await self.scan()
             names = await asyncio.to_thread(self._find_buffers)
@@ -357,7 +360,11 @@ class Deck:
 
         def run() -> Any:
             with VaultReader.open(entry.place.path, generation=generation) as reader:
-                return call(reader)
+                entry.reading.append(reader.generation)
+                try:
+                    return call(reader)
+                finally:
+                    entry.reading.remove(reader.generation)
 
         async with self.reads:
             return await asyncio.to_thread(run)

@@ -65,6 +65,13 @@ async def fingerprints(database: Database) -> dict[tuple[str, str], str]:
     return {(name, uid): fingerprint for name, uid, fingerprint in rows}
 
 
+async def version_numbers(database: Database, vault_name: str, vault_uid: str) -> set[int]:
+    """Return the numbers of a vault's versions as last written."""
+    where = (Version.vault_name == vault_name, Version.vault_uid == vault_uid)
+    async with database.session() as session:
+        return set((await session.scalars(select(Version.number).where(*where))).all())
+
+
 async def list_vaults(
     database: Database, *, query: str | None, sort: str, limit: int, next: str | None
 ) -> Listed:

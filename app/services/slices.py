@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,14 +26,14 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 class Asked:
     """A slice as the query says it."""
 
-    ref: str | None
-    start: int | None
-    stop: int | None
-    step: int | None
-    timesteps: int | None
-    percentiles: str | None
-    rows: str | None
-    leaves: str | None
+    ref: str | None = None
+    start: int | None = None
+    stop: int | None = None
+    step: int | None = None
+    timesteps: int | None = None
+    percentiles: str | Sequence[float] | None = None
+    rows: str | None = None
+    leaves: str | None = None
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,14 @@ class Slice:
 
 
 async def resolve(deck: Deck, entry: VaultEntry, asked: Asked) -> Slice:
-    """Return the slice that is asked for; nothing of the arrays is read yet."""
+    """Return the slice that is asked for, if one answer can hold it."""
+    found = await find(deck, entry, asked)
+    _check_size(deck, entry, found)
+    return found
+
+
+async def find(deck: Deck, entry: VaultEntry, asked: Asked) -> Slice:
+    """Return the slice that is asked for, of any size; nothing of the arrays is read yet."""
     if entry.facts.error is not None:
         raise entry.facts.error
     version = entry.facts.resolve(asked.ref)
@@ -69,7 +77,7 @@ async def resolve(deck: Deck, entry: VaultEntry, asked: Asked) -> Slice:
         timesteps=asked.timesteps,
         percentiles=asked.percentiles,
     )
-    found = Slice(
+    return Slice(
         version,
         version.generation if version else facts.generation,
         steps,
@@ -77,8 +85,6 @@ async def resolve(deck: Deck, entry: VaultEntry, asked: Asked) -> Slice:
         _leaves(asked.leaves, tuple(facts.spec)),
         version is not None and re.fullmatch(r"v?\d+|sha256-.*", asked.ref or "") is not None,
     )
-    _check_size(deck, entry, found)
-    return found
 
 
 async def read(deck: Deck, entry: VaultEntry, found: Slice) -> dict[str, np.ndarray]:

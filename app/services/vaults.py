@@ -11,7 +11,7 @@ import orjson
 
 from app.services import mirror
 from app.services.deck import Deck, VaultEntry
-from app.services.folders import look_into
+from app.services.folders import Place, look_into
 from app.services.mirror import Listed
 from fbxcore.errors import ConflictError, InvalidArgumentError
 from fbxcore.live import Appended, check_name
@@ -37,7 +37,7 @@ async def create(
     metadata: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Make an empty vault."""
-    uid = vault_uid if vault_uid is not None else time.strftime("%Y%m%d%H%M%S", time.gmtime())
+    uid = vault_uid if vault_uid is not None else new_uid()
     check_name(vault_name, loc=("vault_name",))
     check_name(uid, loc=("vault_uid",))
     flat = parse_spec(spec)
@@ -50,17 +50,34 @@ async def create(
     check_metadata(metadata)
     place = deck.new_place(vault_name, uid)
     async with deck.name_locks[f"vault:{place.key}"]:
-        if place.key in deck.vaults or place.key in deck.owners or place.path.exists():
-            raise ConflictError(
-                f"`vault_uid` must be new, got {place.key!r}, which exists.",
-                code="exists",
-                loc=("vault_uid",),
-            )
+        check_new(deck, place)
         extra = dict(metadata) | ({"fps": fps} if fps is not None else {})
         await asyncio.to_thread(_create, place.path, flat, rows, extra)
         entry = deck.vaults[place.key] = VaultEntry(place, await asyncio.to_thread(look_into, place))
         await deck.save_vault(entry)
     return await show(deck, entry)
+
+
+def new_uid() -> str:
+    """Return the uid of a vault that was given none: the time."""
+    return time.strftime("%Y%m%d%H%M%S", time.gmtime())
+
+
+def check_new(deck: Deck, place: Place) -> None:
+    """Refuse a name that a vault has, or that a buffer will give to one."""
+    if place.key in deck.vaults or place.key in deck.owners or place.path.exists():
+        raise ConflictError(
+            f"`vault_uid` must be new, got {place.key!r}, which exists.", code="exists", loc=("vault_uid",)
+        )
+
+
+def check_ours(entry: VaultEntry) -> None:
+    """Refuse to change a vault of the other folder."""
+    if entry.place.read_only:
+        raise ConflictError(
+            f"Vault {entry.place.key!r} must be one of ours to be changed, got one of the other folder.",
+            code="read_only",
+        )
 
 
 def _create(path, spec, rows: int, metadata: dict[str, Any]) -> None:

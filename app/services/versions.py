@@ -47,6 +47,25 @@ def list_page(entry: VaultEntry, *, limit: int, next: str | None) -> Listed:
     return Listed([public(entry, version) for version in page[:limit]], following, len(newest_first))
 
 
+async def delete(deck: Deck, entry: VaultEntry, ref: str, *, dry_run: bool) -> dict[str, Any]:
+    """Take a version's number away, or only say which it would be; its bytes go with a later sweep."""
+    async with deck.name_locks[f"tags:{entry.place.key}"]:
+        version, place = find(entry, ref), entry.place
+        described = public(entry, version)
+        records.check_untagged(version.number, entry.facts.tags)
+        if dry_run:
+            return described
+        if place.read_only:
+            async with entry.lock:
+                await asyncio.to_thread(records.delete_version, place.path, place.catalog, version.number)
+        else:
+            await vaults.with_writer(
+                deck, entry, lambda writer: records.delete_version(writer, place.catalog, version.number)
+            )
+        await deck.refresh(entry, anyway=True)
+    return described
+
+
 def find(entry: VaultEntry, ref: str) -> Version:
     """Return the version a ref names.
 

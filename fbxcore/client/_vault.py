@@ -86,6 +86,41 @@ class Vault:
         """Commit all that was acknowledged and give it a number."""
         return self._json("POST", "versions", content={"message": message, "tags": list(tags)})
 
+    def delete_version(self, ref: str | int) -> None:
+        """Take a version's number away; refused while a tag names it."""
+        self._json("DELETE", "versions", str(ref))
+
+    def fork(self, name: str, ref: str | int | None = None, **part: Any) -> Vault:
+        """Copy timesteps of a version into a new vault `vault_name/vault_uid`, and return that.
+
+        Args:
+            ref: as of `slice`.
+            part: `start`, `stop`, `step`, `timesteps` or `percentiles`, as of `slice`.
+        """
+        path = requests.vault_path(name)
+        names = {"vault_name": path[0].replace("~", "/"), "vault_uid": path[1]}
+        self._json("POST", "fork", content={**names, "ref": ref, **part})
+        return Vault(self._transport, path, self._format)
+
+    def sweep(
+        self,
+        *,
+        keep: int | None = None,
+        older_than_days: float | None = None,
+        grace_s: float = 900,
+        dry_run: bool = False,
+    ) -> dict[str, Any]:
+        """Give back the bytes that no version needs, and return how many.
+
+        Args:
+            keep: the newest so many versions stay; with `older_than_days`, younger ones too. Tagged ones
+                always stay, and all of them where neither is given.
+            grace_s: what was in use less than this ago stays, so that readers go on.
+            dry_run: delete nothing.
+        """
+        content = {"keep": keep, "older_than_days": older_than_days, "grace_s": grace_s}
+        return self._json("POST", "gc", content=content, query={"dry_run": dry_run})
+
     def tags(self) -> dict[str, int]:
         """Return the tags, each with the number of its version."""
         return {tag["tag"]: tag["version"] for tag in self._json("GET", "tags")}
@@ -98,6 +133,6 @@ class Vault:
         """Delete a tag; its version stays."""
         self._json("DELETE", "tags", tag)
 
-    def _json(self, method: str, *path: str, content: Any = None) -> Any:
-        request = requests.send_json(method, *self._path, *path, content=content)
+    def _json(self, method: str, *path: str, content: Any = None, query: Any = None) -> Any:
+        request = requests.send_json(method, *self._path, *path, content=content, query=query)
         return requests.read_json(self._transport.send(request))

@@ -47,6 +47,7 @@ def sweep(
     catalog: Path | None = None,
     *,
     keep: Iterable[int] = (),
+    without: Iterable[int] = (),
     grace_s: float = GRACE_S,
     dry_run: bool = False,
     progress: Callable[[int, int], None] = lambda *_: None,
@@ -56,6 +57,7 @@ def sweep(
     Args:
         catalog: where versions of a vault that was read only are recorded.
         keep: further generations to keep.
+        without: generations of versions that a dry run takes as deleted just now.
         grace_s: what was the newest generation, a version, or a new file less than this ago is kept, so
             that open readers go on.
         dry_run: delete nothing, only say what would go.
@@ -70,9 +72,11 @@ def sweep(
         named = {version.generation for version in list_versions(writer.path, catalog)} | set(keep)
         generations = _generations(Dump(writer.path))
         _check_there(writer, named, generations)
-        needed = named | writer.pins | {writer.generation}
-        young = deleted_since(writer.path, catalog, before) & set(generations)
-        kept = needed | young | _newest_since(generations, before)
+        going = set(without) if dry_run else set()
+        needed = (named - going) | set(keep) | writer.pins | {writer.generation}
+        going |= deleted_since(writer.path, catalog, before)
+        kept = needed | _newest_since(generations, before)
+        kept |= going & set(generations) if grace_s else set()
         record = {SWEEP_KEY: json.dumps({"generation": writer.generation, "kept": sorted(kept)}).encode()}
         is_noted = False
         if not dry_run:

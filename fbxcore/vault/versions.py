@@ -8,6 +8,7 @@ key for the tags. Into a vault that is read only nothing is written; its records
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +33,7 @@ __all__ = [
     "create_version",
     "delete_tag",
     "delete_version",
+    "delete_versions",
     "deleted_since",
     "digest",
     "list_tags",
@@ -180,16 +182,29 @@ def delete_version(where: VaultWriter | Path, catalog: Path, number: int) -> Non
         NotFoundError: if there is no such version.
         ConflictError: if a tag names it (code `version_tagged`, or `tag_protected`).
     """
+    delete_versions(where, catalog, [number])
+
+
+def delete_versions(where: VaultWriter | Path, catalog: Path, numbers: Sequence[int]) -> None:
+    """Take the numbers of several versions away in one commit; see `delete_version`."""
     path = where.path if isinstance(where, VaultWriter) else where
-    check_untagged(number, list_tags(path, catalog))
-    if isinstance(where, VaultWriter):
-        with where.lock:
-            records = _vault_records(where)
-            if number in records:
-                _mark_deleted(records, number, path)
-                where.put(_page_of(records, number))
-                return
-    _update(catalog, lambda records, _: _mark_deleted(records, number, path))
+    with where.lock if isinstance(where, VaultWriter) else contextlib.nullcontext():
+        with VaultReader.open(path) as reader:
+            tags, inside = read_history(reader, catalog).tags, _vault_records(reader)
+        for number in numbers:
+            check_untagged(number, tags)
+        mine = [number for number in numbers if number in inside]
+        if mine and not isinstance(where, VaultWriter):
+            raise ConflictError(
+                f"Version {mine[0]} is recorded in a vault that is read only. Delete it there.",
+                code="read_only",
+            )
+        if mine:
+            for number in mine:
+                _mark_deleted(inside, number, path)
+            where.put({key: page for n in mine for key, page in _page_of(inside, n).items()})
+        if others := [number for number in numbers if number not in inside]:
+            _update(catalog, lambda records, _: [_mark_deleted(records, n, path) for n in others])
 
 
 def _record(writer: VaultWriter, catalog: Path, facts: dict[str, Any], tags: Sequence[str]) -> Version:

@@ -232,3 +232,64 @@ print(jax.config.read("jax_cpu_enable_async_dispatch"), jax.config.jax_compilati
 def test_glibc_accepts_the_thresholds():
     """Values that glibc silently refuses would be no setting at all."""
     assert process.keep_freed_pages()
+
+
+def test_gc_asks_the_server(served):
+    """Its answer for each vault; a dry run deletes nothing, and an unknown vault is status 1."""
+    status, text, complaint = run("gc", "--url", served.url, "--dry-run", "--grace", "0", "--json")
+    assert (status, complaint) == (0, "")
+    (swept,) = json.loads(text)
+    assert (swept["vault"], swept["dry_run"], swept["deleted_versions"]) == ("walk/run1", True, [])
+
+    status, text, _ = run("gc", "walk/none", "--url", served.url, "--json")
+    assert (status, "No vault named" in json.loads(text)[0]["error"]) == (1, True)
+    assert "waiting bytes" in run("gc", "--url", served.url)[1]
+
+
+def test_gc_finds_the_server_of_a_data_directory(served):
+    """With `--data` of a served directory it does not touch the files itself."""
+    status, text, complaint = run("gc", "--data", str(served.folder / "data"), "--json")
+
+    assert (status, complaint, json.loads(text)[0]["vault"]) == (0, "", "walk/run1")
+
+
+@pytest.fixture
+def data(tmp_path):
+    """A data directory without a server, with a vault of three versions."""
+    from fbxcore.spec import parse_spec
+    from fbxcore.vault.store import VaultWriter
+    from fbxcore.vault.versions import create_version
+
+    with VaultWriter.create(tmp_path / "vaults" / "a" / "1", parse_spec(SPEC)) as writer:
+        for _ in range(3):
+            writer.append({"obs": np.ones((1, 5, 2), np.float32)})
+            create_version(writer, tmp_path / "catalog" / "a" / "1")
+    return tmp_path
+
+
+def test_gc_works_on_files_without_a_server(data):
+    """Retention and sweep are the same; what is left verifies."""
+    status, text, complaint = run("gc", "--data", str(data), "--keep", "1", "--grace", "0", "--json")
+    assert (status, complaint) == (0, "")
+    (swept,) = json.loads(text)
+    assert swept["deleted_versions"] == [1, 2] and swept["files"] > 0
+
+    status, text, _ = run("verify", "a/1", "--data", str(data), "--json")
+    assert (status, json.loads(text)) == (
+        0, [{"vault": "a/1", "is_whole": True, "length": 15, "versions": 1, "findings": []}]
+    )  # fmt: skip
+
+
+def test_verify_finds_and_repairs(data):
+    """Bytes behind the manifest are found (status 1), cut with `--repair` (0); a broken chunk stays told."""
+    manifest = data / "vaults" / "a" / "1" / "manifest.ocdbt"
+    manifest.write_bytes(manifest.read_bytes() + b"left behind")
+    status, table, _ = run("verify", "--data", str(data))
+    assert status == 1 and "11 bytes stand behind" in table
+    status, table, _ = run("verify", "--data", str(data), "--repair")
+    assert status == 0 and "(repaired)" in table
+
+    for file in (data / "vaults" / "a" / "1" / "d").iterdir():
+        file.write_bytes(file.read_bytes()[:-1] + b"x")
+    status, text, _ = run("verify", "--data", str(data), "--json")
+    assert status == 1 and not json.loads(text)[0]["is_whole"]

@@ -1,0 +1,142 @@
+"""Deleting versions and sweeping over HTTP."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import text
+
+from app.schemas.vaults import Swept
+from tests.app.support import SPEC, Api, arrays_of, buffer_body, refused, send, serve, steps
+
+URL = "/api/v1/vaults"
+
+
+@pytest.fixture
+def vault(api: Api, request: pytest.FixtureRequest) -> str:
+    """A vault with versions 1 to 4 of 3, 6, 9 and 12 steps."""
+    name = f"s{abs(hash(request.node.nodeid))}"
+    url = f"{URL}/{name}/run1"
+    api.post(URL, json={"vault_name": name, "vault_uid": "run1", "spec": SPEC, "rows": 2})
+    for start in range(0, 12, 3):
+        send(api, f"{url}/experience", steps(2, 3, start=start))
+        api.post(f"{url}/versions")
+    return url
+
+
+def numbers(api: Api, url: str) -> list[int]:
+    """Return the numbers of a vault's versions."""
+    return [item["version"] for item in api.get(f"{url}/versions").json()["items"]]
+
+
+@pytest.mark.parametrize("ref", ["4", "v2", "latest", "digest"])
+def test_a_deleted_version_is_gone_for_every_ref(api: Api, vault: str, ref: str) -> None:
+    """204 once; then its number and digest are 410, and the number is not given again."""
+    found = api.get(f"{vault}/versions/{ref if ref != 'digest' else 1}").json()
+    ref = found["digest"] if ref == "digest" else ref
+    assert api.delete(f"{vault}/versions/{ref}?dry_run=true").json() == found
+    assert api.delete(f"{vault}/versions/{ref}").status_code == 204
+
+    number = found["version"]
+    for url in (f"versions/{number}", f"versions/v{number}", f"versions/{found['digest']}",
+                f"slice?ref={number}"):  # fmt: skip
+        refused(api.get(f"{vault}/{url}"), 410, "reclaimed")
+    refused(api.delete(f"{vault}/versions/{number}"), 410, "reclaimed")
+    assert api.post(f"{vault}/versions").json()["version"] == 5
+    assert number not in numbers(api, vault)
+
+
+def test_a_tagged_version_is_not_deleted(api: Api, vault: str) -> None:
+    """409 with the tag's name, protected or not; without the tag it goes."""
+    api.put(f"{vault}/tags/gold", json={"version": 2, "protected": True})
+    api.put(f"{vault}/tags/seen", json={"version": 3})
+
+    refused(api.delete(f"{vault}/versions/2"), 409, "tag_protected", "'gold'")
+    refused(api.delete(f"{vault}/versions/gold?dry_run=true"), 409, "tag_protected", "'gold'")
+    refused(api.delete(f"{vault}/versions/seen"), 409, "version_tagged", "'seen'")
+    api.delete(f"{vault}/tags/seen")
+    assert api.delete(f"{vault}/versions/3").status_code == 204
+    assert numbers(api, vault) == [4, 2, 1]
+
+
+def test_a_sweep_gives_back_what_nothing_needs(api: Api, vault: str) -> None:
+    """A dry run only says so; versions and head read as before; the deleted one is 410."""
+    kept = [arrays_of(api.get(f"{vault}/slice?ref={ref}&format=npz")) for ref in ("1", "3", "head")]
+    api.delete(f"{vault}/versions/2")
+    planned = api.post(f"{vault}/gc?dry_run=true", json={"grace_s": 0}).json()
+    assert Swept.model_validate(planned).dry_run and planned["bytes"] > 0
+    assert planned["disk_bytes"] < api.get(vault).json()["disk_bytes"]
+
+    done = api.post(f"{vault}/gc", json={"grace_s": 0}).json()
+    assert done["files"] >= planned["files"] > 0
+    assert done["disk_bytes"] == api.get(vault).json()["disk_bytes"]
+    for ref, before in zip(("1", "3", "head"), kept, strict=True):
+        after = arrays_of(api.get(f"{vault}/slice?ref={ref}&format=npz"))
+        assert all((after[name] == before[name]).all() for name in before)
+    refused(api.get(f"{vault}/slice?ref=2"), 410, "reclaimed")
+
+
+def test_what_was_in_use_waits_for_the_grace_time(api: Api, vault: str) -> None:
+    """By default nothing of the last quarter of an hour goes; how much waits is told at once."""
+    api.delete(f"{vault}/versions/2")
+    swept = api.post(f"{vault}/gc").json()
+
+    assert (swept["files"], swept["bytes"]) == (0, 0)
+    assert 0 < swept["waiting_bytes"] < swept["disk_bytes"]
+    assert 0 < swept["live_bytes"] < swept["disk_bytes"]
+
+
+def test_retention_deletes_old_versions_that_no_tag_names(api: Api, vault: str) -> None:
+    """Of four the newest stays, and the tagged; a dry run says which would go."""
+    api.put(f"{vault}/tags/gold", json={"version": 1, "protected": True})
+    planned = api.post(f"{vault}/gc?dry_run=true", json={"keep": 1}).json()
+    assert (planned["deleted_versions"], numbers(api, vault)) == ([2, 3], [4, 3, 2, 1])
+
+    assert api.post(f"{vault}/gc", json={"keep": 1}).json()["deleted_versions"] == [2, 3]
+    assert numbers(api, vault) == [4, 1]
+    assert api.post(f"{vault}/gc", json={"older_than_days": 1}).json()["deleted_versions"] == []
+
+
+def test_a_buffers_vault_is_swept_while_the_buffer_writes(api: Api) -> None:
+    """Nothing acknowledged goes, and the buffer goes on."""
+    api.post("/api/v1/buffers", json=buffer_body("sweeping", persist_to="sweeping/run1"))
+    for start in range(0, 20, 2):
+        send(api, "/api/v1/buffers/sweeping/experience", steps(2, 2, start=start))
+        api.get(f"{URL}/sweeping/run1/slice")  # commits
+    assert api.post(f"{URL}/sweeping/run1/gc", json={"grace_s": 0}).json()["files"] > 0
+
+    assert send(api, "/api/v1/buffers/sweeping/experience", steps(2, 2, start=20)).status_code == 201
+    got = arrays_of(api.get(f"{URL}/sweeping/run1/slice?format=npz"))
+    assert (got["action"] == steps(2, 22)["action"]).all()
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [({"keep": 0}, "invalid_argument"), ({"older_than_days": -1}, "invalid_argument"),
+     ({"grace_s": -1}, "invalid_argument"), ({"keep": True}, "invalid_argument"),
+     ({"dry_run": True}, "not_supported")],
+)  # fmt: skip
+def test_a_wrong_sweep_is_refused(api: Api, vault: str, body: dict, code: str) -> None:
+    """Nothing is deleted."""
+    refused(api.post(f"{vault}/gc", json=body), 422, code, next(iter(body)))
+    assert len(numbers(api, vault)) == 4
+
+
+def test_a_sweep_stops_where_records_and_database_disagree(tmp_path) -> None:
+    """A version that only the database knows: 409; a new version takes the vault's word."""
+    with serve(tmp_path) as api:
+        api.post(URL, json={"vault_name": "v", "vault_uid": "1", "spec": SPEC})
+        api.portal.call(_add_version, api.app.state.deck.database)
+
+        refused(api.post(f"{URL}/v/1/gc"), 409, "records_differ", "[7]")
+        api.post(f"{URL}/v/1/versions")
+        assert api.post(f"{URL}/v/1/gc").status_code == 200
+
+
+async def _add_version(database) -> None:
+    async with database.write() as session:
+        await session.execute(
+            text(
+                "insert into versions (vault_name, vault_uid, number, generation, length, digest, message, "
+                "created_at) values ('v', '1', 7, 2, 0, 'sha256-0', '', '2026')"
+            )
+        )
