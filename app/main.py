@@ -23,6 +23,7 @@ from app.routes import (
     pages,
     scan,
     slices,
+    trash,
     vaults,
     versions,
 )
@@ -35,7 +36,7 @@ PLAIN_ROUTES = [  # tried first: they carry arrays
     Route("/api/v1/vaults/{vault_name}/{vault_uid}/experience", vaults.append_experience, methods=["POST"]),
     *slices.ROUTES,
 ]
-ROUTERS = (buffers, vaults, versions, events, scan, health, login, docs, pages, not_served)
+ROUTERS = (buffers, vaults, versions, trash, events, scan, health, login, docs, pages, not_served)
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:

@@ -47,6 +47,7 @@ class Settings(BaseSettings):
     max_concurrent_reads: int = Field(8, ge=1, description="Reads of vaults at the same time.")
     max_wait_ms: int = Field(30_000, ge=0, description="The longest `timeout_ms` a request may ask for.")
     scan_interval_s: float = Field(60.0, gt=0, description="How often the folders of vaults are looked at.")
+    trash_days: float = Field(7.0, ge=0, description="How many days a deleted vault can be restored.")
     mirror_interval_s: float = Field(
         5.0, gt=0, description="How often counters are copied into the database."
     )

@@ -150,6 +150,13 @@ def version_curl(base: str, vault: str, *, has_token: bool) -> Snippet:
     return Snippet("version-curl", "Make a version", "sh", code)
 
 
+def sweep_curl(base: str, vault: str, *, has_token: bool) -> Snippet:
+    """Give back the bytes of a vault that nothing needs."""
+    auth = AUTH if has_token else ""
+    code = f"curl -s{auth} -X POST {base}/api/v1/vaults/{vault}/gc\n"
+    return Snippet("sweep-curl", "Give it back", "sh", code)
+
+
 def _tuple(shape: tuple[int, ...]) -> str:
     return f"({shape[0]},)" if len(shape) == 1 else f"({', '.join(map(str, shape))})"
 

@@ -12,10 +12,12 @@ import numpy as np
 from app.contexts import live, snippets, units
 from app.contexts.cells import Cell, Column, cell, schema_columns, shape_text
 from app.contexts.shell import Empty, Fact, Link, Page, Pill, Snippet
+from app.contexts.storage import Storage, TrashRow, trash_row
 from fbxcore.spec import timestep_bytes
 
 SORTS = {"name": "Name", "-length": "Longest", "-updated_at": "Changed"}
 PAGE = 20  # steps of a slice on one page
+TRASH_SHOWN = 20
 MOST = 200  # steps somebody may ask a page for
 FORMATS = {"npz": "npz", "safetensors": "safetensors", "json": "JSON"}
 
@@ -89,10 +91,18 @@ class VaultsPage(Page):
     total: units.Quantity
     next_href: str
     empty: Empty | None
+    trash: list[TrashRow]
+    trash_note: str
 
 
 def vaults_page(
-    answer: Mapping[str, Any], *, query: str, sort: str, base: str, has_token: bool
+    answer: Mapping[str, Any],
+    trash: Sequence[Mapping[str, Any]] = (),
+    *,
+    query: str,
+    sort: str,
+    base: str,
+    has_token: bool,
 ) -> VaultsPage:
     """The catalogue from an answer of `GET /vaults`."""
     rows = [vault_row(v) for v in answer["items"]]
@@ -106,7 +116,9 @@ def vaults_page(
         ],
         total=units.count(answer["total"]["value"], "vaults"),
         empty=None if rows else _empty(query, base, has_token),
-        data=dict(answer),
+        trash=[trash_row(t) for t in trash[:TRASH_SHOWN]],
+        trash_note=f"the last {TRASH_SHOWN} of {len(trash)}" if len(trash) > TRASH_SHOWN else "",
+        data=dict(answer) | {"trash": list(trash)},
     )  # fmt: skip
 
 
@@ -198,6 +210,7 @@ class VaultPage(Page):
     head: VersionRow
     versions_empty: Empty | None
     slice: SliceTable
+    storage: Storage | None
     is_empty: bool
     snippets: list[Snippet] = field(default_factory=list)
 
@@ -292,6 +305,7 @@ def vault_page(
     tags: Mapping[str, Any],
     table: SliceTable,
     asked: Asked,
+    storage: Storage | None,
     *,
     base: str,
     has_token: bool,
@@ -312,7 +326,7 @@ def vault_page(
         versions=[version_row(v, tags, asked) for v in versions],
         head=_head_row(vault, asked),
         versions_empty=None if versions else _no_versions(base, address, has_token),
-        slice=table, is_empty=not vault["length"],
+        slice=table, storage=storage, is_empty=not vault["length"],
         snippets=[
             snippets.slice_python(
                 base, name, asked.ref, table.start, table.stop, spec, has_token=has_token

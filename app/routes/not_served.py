@@ -14,8 +14,6 @@ RESOURCES: tuple[tuple[str, str], ...] = (
     ("POST", "/buffers/{name}/take"),
     ("GET", "/buffers/{name}/writers"),
     ("PUT", "/buffers/{name}/writers/{writer}/episode"),
-    ("DELETE", _VAULT),
-    ("POST", _VAULT + "/restore"),
     ("GET", _VAULT + "/episodes"),
     ("GET", _VAULT + "/episodes/{index}"),
     ("GET", _VAULT + "/stats"),

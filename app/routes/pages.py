@@ -14,11 +14,12 @@ from starlette.responses import Response
 from app.contexts import buffer as buffer_context
 from app.contexts import buffers as buffers_context
 from app.contexts import overview, shell
+from app.contexts import storage as storage_context
 from app.contexts import vaults as vault_contexts
 from app.contexts.samples import SampleTable, sample_table
 from app.dependencies import DeckDep, StrictRoute
 from app.routes._answers import Json
-from app.services import buffers, events, slices, vaults, versions
+from app.services import buffers, events, slices, sweeps, trash, vaults, versions
 from app.services.deck import Deck, VaultEntry
 from app.templating import render
 from fbxcore.errors import ConflictError, FbxError, UnavailableError
@@ -171,7 +172,12 @@ async def show_vaults(
     listed = await vaults.list_page(deck, query=query or None, sort=sort, limit=LISTED, next=next)
     answer = {"items": listed.items, "next": listed.next, "total": {"value": listed.total, "exact": True}}
     page = vault_contexts.vaults_page(
-        answer, query=query, sort=sort, base=_base(request), has_token=_has_token(request)
+        answer,
+        await trash.list_all(deck),
+        query=query,
+        sort=sort,
+        base=_base(request),
+        has_token=_has_token(request),
     )
     return _answer(request, page, request.url.path.endswith(JSON))
 
@@ -187,6 +193,7 @@ async def show_vault(
     stop: Annotated[int | None, Query(ge=0, le=MAX_STEP)] = None,
     row: Annotated[int, Query(ge=0)] = 0,
     leaf: Annotated[list[str] | None, Query(max_length=256)] = None,
+    sweep: Text = "",
 ) -> Response:
     """Show one vault, its versions, and a slice as a table."""
     entry, as_json = await _find_vault(deck, vault_name, vault_uid)
@@ -202,11 +209,27 @@ async def show_vault(
         {tag["tag"]: tag for tag in versions.list_tags(entry)},
         table,
         asked,
+        await _storage(request, deck, entry, shown, sweep == "preview"),
         base=_base(request),
         has_token=_has_token(request),
         data={"vault": shown, "versions": listed.items},
     )
     return _answer(request, page, as_json)
+
+
+async def _storage(
+    request: Request, deck: Deck, entry: VaultEntry, shown: Mapping[str, Any], is_asked: bool
+) -> storage_context.Storage | None:
+    """Say what the vault's bytes are for; where asked, also what a sweep would give back."""
+    swept, error = None, ""
+    if is_asked:
+        try:
+            swept = await sweeps.run(deck, entry, sweeps.Asked(dry_run=True))
+        except FbxError as refused:
+            error = str(refused)
+    return storage_context.storage(
+        shown, swept, base=_base(request), has_token=_has_token(request), error=error
+    )
 
 
 async def _find_vault(deck: Deck, vault_name: str, vault_uid: str) -> tuple[VaultEntry, bool]:

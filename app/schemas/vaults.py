@@ -124,6 +124,27 @@ class Swept(BaseModel):
     dry_run: bool
 
 
+class TrashedVault(BaseModel):
+    """A vault in the trash."""
+
+    id: str
+    vault_name: str
+    vault_uid: str
+    url: str
+    rows: int
+    length: int
+    versions: int
+    disk_bytes: int
+    deleted_at: str
+    restore_until: str
+
+
+class Deleted(TrashedVault):
+    """A vault that was moved to the trash, or would be."""
+
+    dry_run: bool
+
+
 class Appended(BaseModel):
     """The answer to an append."""
 

@@ -9,13 +9,14 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from app.db import Database
 from app.services import files, mirror
 from app.services.folders import Facts, Place, catalog_of, find_places, fingerprint_of, look_into
 from app.services.lock import DataLock
 from app.services.replays import Replays
+from app.services.trash_files import tidy
 from app.settings import Settings
 from fbxcore.errors import (
     ConflictError,
@@ -30,6 +31,8 @@ from fbxcore.vault.files import remove_half_made
 from fbxcore.vault.store import VaultReader
 
 logger = logging.getLogger("flashdeck")
+T = TypeVar("T")
+_TIDY_S = 3600
 
 
 @dataclass
@@ -78,6 +81,7 @@ class Deck:
         self._lock.take(self.settings.address)
         try:
             await asyncio.to_thread(remove_half_made, self.data / "vaults")
+            await self._tidy()
             await self.database.open()
             await self.scan()
             names = await asyncio.to_thread(self._find_buffers)
@@ -89,6 +93,7 @@ class Deck:
         self._tasks = [
             asyncio.create_task(self._every(self.settings.scan_interval_s, self.scan)),
             asyncio.create_task(self._every(self.settings.mirror_interval_s, self.save_buffers)),
+            asyncio.create_task(self._every(_TIDY_S, self._tidy)),
         ]
 
     async def close(self) -> None:
@@ -191,6 +196,11 @@ class Deck:
             await asyncio.sleep(seconds)
             await self.attempt(step)
 
+    async def _tidy(self) -> None:
+        gone = await asyncio.to_thread(tidy, self.data, self.settings.trash_days)
+        if gone:
+            logger.info("%d vaults were in the trash for long enough and are gone", gone)
+
     async def attempt(self, step: Callable[[], Awaitable[Any]]) -> None:
         """Do what must not end the service when it fails: the next turn tries again."""
         try:
@@ -232,7 +242,7 @@ class Deck:
 
     async def vault(self, vault_name: str, vault_uid: str) -> VaultEntry:
         """Return a vault by its two names, as a URL spells them, looking on the disk for a new one."""
-        names = (vault_name.replace("~", "/"), vault_name, vault_name.replace("%7E", "~"))
+        names = names_of(vault_name)
         for name in names:
             if (entry := self.vaults.get(f"{name}/{vault_uid}")) is not None:
                 return await self.refresh(entry)
@@ -266,6 +276,15 @@ class Deck:
     async def save_vault(self, entry: VaultEntry) -> None:
         """Copy a vault into the mirror; where that fails, the next scan does it."""
         await self.attempt(lambda: mirror.save_vaults(self.database, [(entry.place, entry.facts)]))
+
+    async def remove_vault(self, entry: VaultEntry, take: Callable[[], T]) -> T:
+        """Run what takes a vault away, and forget the vault; no scan finds half of that."""
+        async with self._scanning:
+            taken = await asyncio.to_thread(take)
+            self.vaults.pop(entry.place.key, None)
+        place = entry.place
+        await self.attempt(lambda: mirror.forget_vault(self.database, place.vault_name, place.vault_uid))
+        return taken
 
     async def scan(self) -> dict[str, int]:
         """Make memory and mirror agree with the folders of vaults."""
@@ -368,3 +387,8 @@ class Deck:
 
         async with self.reads:
             return await asyncio.to_thread(run)
+
+
+def names_of(vault_name: str) -> tuple[str, ...]:
+    """Return the names of vaults that a part of an address may mean."""
+    return vault_name.replace("~", "/"), vault_name, vault_name.replace("%7E", "~")

@@ -58,6 +58,13 @@ async def keep_vaults(database: Database, keys: Iterable[tuple[str, str]]) -> in
     return len(gone)
 
 
+async def forget_vault(database: Database, vault_name: str, vault_uid: str) -> None:
+    """Forget one vault."""
+    where = (Vault.vault_name == vault_name, Vault.vault_uid == vault_uid)
+    async with database.write() as session:
+        await session.execute(delete(Vault).where(*where))
+
+
 async def fingerprints(database: Database) -> dict[tuple[str, str], str]:
     """Return the fingerprint under which each vault was last written."""
     async with database.session() as session:

@@ -121,6 +121,14 @@ class Vault:
         content = {"keep": keep, "older_than_days": older_than_days, "grace_s": grace_s}
         return self._json("POST", "gc", content=content, query={"dry_run": dry_run})
 
+    def delete(self, *, dry_run: bool = False) -> dict[str, Any]:
+        """Move the vault to the trash, from where `restore` brings it back, or only say what would go."""
+        return self._json("DELETE", query={"dry_run": dry_run})
+
+    def restore(self) -> dict[str, Any]:
+        """Bring the vault back from the trash, and return what `describe` does."""
+        return self._json("POST", "restore")
+
     def tags(self) -> dict[str, int]:
         """Return the tags, each with the number of its version."""
         return {tag["tag"]: tag["version"] for tag in self._json("GET", "tags")}

@@ -317,3 +317,13 @@ def test_shell_snippets_are_valid(deck: Api) -> None:
     for url in ("/buffers/cartpole", "/vaults/cartpole/run1"):
         for code in page(deck, url).select("code[data-language=sh]"):
             assert subprocess.run(["bash", "-n", "-c", code.get_text()]).returncode == 0
+
+
+def test_a_vault_says_what_its_bytes_are_for(deck: Api) -> None:
+    """Live and other bytes are those of the API; what a sweep would give back is told when asked."""
+    vault = deck.get("/api/v1/vaults/cartpole/run1").json()
+    before, after = (page(deck, f"/vaults/cartpole/run1{query}") for query in ("", "?sweep=preview"))
+
+    assert "Reclaimable" not in before.get_text()
+    assert before.select_one("#storage + dl dd .num")["title"].startswith(f"{vault['live_bytes']:,}")
+    assert {"Live", "Besides", "Reclaimable", "Waiting"} <= {dt.get_text() for dt in after.select("dt")}
