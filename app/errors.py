@@ -180,6 +180,9 @@ def _fault(entry: Mapping[str, Any]) -> dict[str, Any]:
         msg = f"`body` must be JSON, got something else at position {name}: {why}."
     elif entry["type"] == "extra_forbidden":
         msg = f"`{name}` must be left out: it is not served."
+    elif loc == ["body"] and entry["type"] in ("model_attributes_type", "dict_type"):
+        given = f"{entry.get('input')!r:.40}"
+        msg = f"`body` must be a JSON object, sent with `Content-Type: application/json`, got {given}."
     elif entry["type"] == "missing":
         msg = f"`{name}` must be given."
     else:

@@ -331,9 +331,9 @@ class TestLists:
             np.testing.assert_array_equal(read["action"], steps(2, 10)["action"])
 
 
-def test_json_without_its_content_type_is_told_so(client):
-    """What `curl -d` sends is refused with the header that would make it work."""
-    answer = client.post("/api/v1/vaults", content=b'{"vault_name": "a"}')
+def test_json_without_its_content_type_is_told_so(api: Api) -> None:
+    """What a bare `curl -d` sends is refused with the header that would make it work."""
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    answer = api.post(URL, content=b'{"vault_name": "a"}', headers=form)
 
-    assert answer.status_code == 422
-    assert "sent with `Content-Type: application/json`" in answer.json()["detail"]
+    refused(answer, 422, "invalid_argument", "body", "sent with `Content-Type: application/json`")
