@@ -26,7 +26,7 @@ async def create_buffer(request: Request, deck: DeckDep, dry_run: DryRun = False
     """Make a buffer."""
     given = await read_object(request)
     if dry_run:
-        return Json(buffers.try_out(deck, given))
+        return Json(await buffers.try_out(deck, given))
     made = await buffers.create(deck, given)
     return Json(made, 201, {"location": f"{request.url.path}/{made['name']}"})
 

@@ -17,6 +17,17 @@ class RateLimiter(BaseModel):
     error_buffer: float
 
 
+class BufferSource(BaseModel):
+    """Timesteps of a vault, by a slice's words; the buffer's spec may then be left out."""
+
+    vault: str = Field(description="`vault_name/vault_uid`")
+    ref: str | int = "head"
+    start: int | None = None
+    stop: int | None = None
+    timesteps: int | None = None
+    percentiles: list[float] | None = None
+
+
 class BufferCreate(BaseModel):
     """A buffer to make: its kind's arguments go by Flashbax's names."""
 
@@ -49,6 +60,7 @@ class BufferCreate(BaseModel):
     durability: str = Field("fsync", description="`fsync`, `os` or `none`: what acknowledged data survive.")
     writers: str = Field("lockstep", description="`lockstep`: every request adds to all rows.")
     rate_limiter: RateLimiter | None = None
+    from_: BufferSource | None = Field(None, alias="from", description="Timesteps to begin with.")
 
 
 class BufferPublic(BaseModel):

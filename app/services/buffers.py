@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from app.services import files
+from app.services import files, loads
 from app.services.deck import Deck
 from app.services.mirror import Listed, read_cursor, write_cursor
 from fbxcore.errors import ConflictError, InvalidArgumentError, NotSupportedError
@@ -23,7 +23,7 @@ PRIORITIES = {
 
 async def create(deck: Deck, given: Mapping[str, Any]) -> dict[str, Any]:
     """Make a buffer that must not exist yet."""
-    config = BufferConfig.parse(given)
+    config = BufferConfig.parse(await loads.complete(deck, given))
     async with deck.name_locks[config.name]:
         if _exists(deck, config.name):
             raise ConflictError(
@@ -38,14 +38,14 @@ async def ensure(
     deck: Deck, name: str, given: Mapping[str, Any], *, dry_run: bool
 ) -> tuple[dict[str, Any], bool]:
     """Make a buffer, or find the one of equal configuration; return it and whether it was made."""
-    config = BufferConfig.parse({"name": name, **given})
+    config = BufferConfig.parse(await loads.complete(deck, {"name": name, **given}))
     if config.name != name:
         raise InvalidArgumentError(
             f"`name` must be the one in the path, {name!r}, got {config.name!r}.", loc=("name",)
         )
     async with deck.name_locks[name]:
         if not _exists(deck, name):
-            return (_described(deck, config), False) if dry_run else (await _create(deck, config), True)
+            return (await _described(deck, config), False) if dry_run else (await _create(deck, config), True)
         found = deck.buffer(name)
         if differences := found.config.differences(config):
             raise ConflictError(
@@ -57,25 +57,29 @@ async def ensure(
         return found.describe(), False
 
 
-def try_out(deck: Deck, given: Mapping[str, Any]) -> dict[str, Any]:
+async def try_out(deck: Deck, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a buffer would be, and make nothing."""
-    return _described(deck, BufferConfig.parse(given))
+    return await _described(deck, BufferConfig.parse(await loads.complete(deck, given)))
 
 
-def _described(deck: Deck, config: BufferConfig) -> dict[str, Any]:
+async def _described(deck: Deck, config: BufferConfig) -> dict[str, Any]:
     _check_bounds(deck, config)
+    await loads.find(deck, config)
     return describe_buffer(config, Counters())
 
 
 async def _create(deck: Deck, config: BufferConfig) -> dict[str, Any]:
     _check_bounds(deck, config)
+    source = await loads.find(deck, config)
     directory = files.inside(deck.data / "buffers", config.name)
     if directory.exists():
         await asyncio.to_thread(files.remove_tree, files.set_aside_buffer(directory, deck.data / "trash"))
     await _claim_vault(deck, config)
     deck.reserved_bytes += config.num_bytes
     try:
-        buffer = await LiveBuffer.open(directory, config, vaults=deck.data / "vaults")
+        buffer = await LiveBuffer.open(
+            directory, config, vaults=deck.data / "vaults", first=loads.filler(source)
+        )
     except BaseException:
         deck.reserved_bytes -= config.num_bytes
         deck.owners.pop(config.persist_to or "", None)

@@ -9,6 +9,7 @@ from fbxcore.live.config import DURABILITIES, BufferConfig, check_name, load_con
 from fbxcore.live.describe import describe_buffer
 from fbxcore.live.live_buffer import METRICS, Added, LiveBuffer, Sample, Updated
 from fbxcore.live.live_vault import Appended, LiveVault
+from fbxcore.live.vaults import check_source, load
 
 __all__ = [
     "DURABILITIES",
@@ -22,6 +23,8 @@ __all__ = [
     "Sample",
     "Updated",
     "check_name",
+    "check_source",
     "describe_buffer",
+    "load",
     "load_config",
 ]

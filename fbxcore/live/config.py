@@ -26,8 +26,9 @@ DURABILITIES = {
     "none": "Nothing survives the end of the server but what was committed to a vault.",
 }
 _KINDS = tuple(ARGUMENTS)
-_LATER_FIELDS = ("from", "retain_steps", "retention", "idle_end_s", "max_times_sampled")
-_FIELDS = ("name", "kind", "spec", "writers", "persist_to", "durability", "rate_limiter")
+_LATER_FIELDS = ("retain_steps", "retention", "idle_end_s", "max_times_sampled")
+_FIELDS = ("name", "kind", "spec", "writers", "persist_to", "durability", "rate_limiter", "from")
+_FROM = {"vault": str, "ref": (str, int), "start": int, "stop": int, "timesteps": int, "percentiles": list}
 FILE = "config.json"
 
 
@@ -43,6 +44,7 @@ class BufferConfig:
     durability: str = "fsync"
     writers: str = "lockstep"
     rate_limiter: LimiterConfig | None = None
+    source: Mapping[str, Any] | None = None  # `from`: the timesteps of a vault it began with
     created_at: float = field(default_factory=time.time, compare=False)
 
     @classmethod
@@ -71,6 +73,7 @@ class BufferConfig:
             durability=_durability(given.get("durability", "fsync")),
             writers=_writers(given.get("writers", "lockstep")),
             rate_limiter=LimiterConfig.parse(given.get("rate_limiter")),
+            source=_source(given.get("from")),
         )
         return config.checked()
 
@@ -108,7 +111,7 @@ class BufferConfig:
             "persist_to": self.persist_to,
             "durability": self.durability,
             "rate_limiter": limiter,
-        }
+        } | ({} if self.source is None else {"from": dict(self.source)})
 
     def differences(self, other: BufferConfig) -> dict[str, dict[str, Any]]:
         """Return the fields in which another configuration differs, with both values."""
@@ -179,6 +182,28 @@ def _persist_to(path: Any) -> str | None:
             f"`persist_to` must be `vault_name/vault_uid`, got {str(path)[:200]!r}.", loc=("persist_to",)
         )
     return path
+
+
+def _source(given: Any) -> Mapping[str, Any] | None:
+    if given is None:
+        return None
+    if not isinstance(given, Mapping):
+        raise InvalidArgumentError(f"`from` must be an object, got {given!r:.80}.", loc=("from",))
+    for name, value in given.items():
+        if name not in _FROM:
+            raise NotSupportedError(
+                f"`from` must have only {', '.join(f'`{known}`' for known in _FROM)}, got {name!r:.80}.",
+                loc=("from", name),
+            )
+        if not isinstance(value, _FROM[name]) or isinstance(value, bool):
+            raise InvalidArgumentError(
+                f"`{name}` must be of another type, got {value!r:.80}.", loc=("from", name)
+            )
+    if "vault" not in given:
+        raise InvalidArgumentError(
+            "`from` must name a `vault` as `vault_name/vault_uid`, got none.", loc=("from", "vault")
+        )
+    return dict(given)
 
 
 def _durability(durability: Any) -> str:

@@ -10,19 +10,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fbxcore.errors import (
-    ConflictError,
     FbxError,
     InvalidArgumentError,
     NotEnoughDataError,
-    NotFoundError,
     NotSupportedError,
 )
 from fbxcore.live.checkpoint import Checkpoint
@@ -45,8 +43,8 @@ from fbxcore.live.persister import Applied
 from fbxcore.live.recovery import restore_ring
 from fbxcore.live.ring import Ring
 from fbxcore.live.timeseries import Timeseries
-from fbxcore.spec import spec_to_json
-from fbxcore.types import Leaves, Spec
+from fbxcore.live.vaults import open_vault
+from fbxcore.types import Leaves
 from fbxcore.vault.store import VaultWriter
 
 _log = logging.getLogger("flashdeck")
@@ -108,6 +106,7 @@ class LiveBuffer:
         *,
         vaults: Path,
         progress: Callable[[int, int], None] = lambda _done, _total: None,
+        first: Callable[[LiveBuffer], Awaitable[None]] | None = None,
     ) -> LiveBuffer:
         """Make a buffer in a directory, or bring the one that lies there back to where it was.
 
@@ -115,24 +114,32 @@ class LiveBuffer:
             config: of a new buffer; None opens what is there.
             vaults: the folder that `persist_to` is relative to.
             progress: told how many log frames of how many were replayed.
+            first: fills a new buffer; only when it has ended the buffer exists.
 
         Raises:
             ConflictError: if the vault is of another spec, in use, or was written to by another program.
             DamagedError: if what lies there cannot be brought back whole.
         """
         buffer = cls(directory, config if config is not None else load_config(directory))
-        await asyncio.to_thread(buffer._open, config is not None, vaults, progress)
+        await asyncio.to_thread(buffer._open, config is not None and first is None, vaults, progress)
         counters = buffer._ring.counters
         buffer._gate = Gate(buffer._ring, buffer.config.rate_limiter)
         buffer._engine.start()
         buffer._journal.start(next_sequence=counters.sequence + 1, position=counters.position)
         buffer._ticker = asyncio.create_task(buffer._tick())
+        if first is not None:
+            try:
+                await first(buffer)
+                await asyncio.to_thread(save_config, directory, buffer.config)
+            except BaseException:
+                await buffer.close()
+                raise
         return buffer
 
     def _open(self, is_new: bool, vaults: Path, progress: Callable[[int, int], None]) -> None:
         self._ring = Ring(self.layout, self.config.spec)  # first: it is what may not fit
         self._engine = Engine(self._ring, self.config.name)
-        writer = _open_vault(self.config, vaults)
+        writer = open_vault(self.config, vaults)
         try:
             self._journal = Journal(
                 self.directory / "log",
@@ -254,6 +261,12 @@ class LiveBuffer:
             answer |= {"added": 0, "size": self._ring.size, "position": self._ring.position, "sequence": None}
         return Added(**answer, durable=self.config.durability == "fsync")
 
+    async def fill(self, leaves: Leaves) -> None:
+        """Add leaves as `add` does, but past the limiter and waiting for the vault."""
+        checked, steps = check_experience(self.config, leaves, None)
+        await self._journal.add(checked, steps, key=None, writer=None, sequence=None)
+        await self._journal.flush()
+
     async def reset(self) -> None:
         """Forget every item; what is in the vault stays there."""
         self._gate.check_open()
@@ -363,30 +376,6 @@ class LiveBuffer:
         oldest = max(counters.ring_start, counters.position - self.layout.time_axis)
         below = oldest if journal.persister is None else journal.persister.applied.position
         await asyncio.to_thread(journal.log.drop, below_sequence=counters.sequence + 1, below_position=below)
-
-
-def _open_vault(config: BufferConfig, vaults: Path) -> VaultWriter | None:
-    if config.persist_to is None:
-        return None
-    rows = config.layout.rows
-    try:
-        writer = VaultWriter.open(vaults / config.persist_to)
-    except NotFoundError:
-        return VaultWriter.create(vaults / config.persist_to, config.spec, rows=rows)
-    if _plain(writer.spec) != _plain(config.spec) or writer.rows != rows:
-        writer.close()
-        raise ConflictError(
-            f"`persist_to` must name a vault of equal spec and {rows} rows, got `{config.persist_to}` with "
-            f"{writer.rows} rows and {spec_to_json(writer.spec)!r:.200}.",
-            code="vault_differs",
-            loc=("persist_to",),
-        )
-    return writer
-
-
-def _plain(spec: Spec) -> Spec:
-    """Return shapes and dtypes only; roles and units are words about them."""
-    return {name: replace(leaf, role=None, unit=None, names=None) for name, leaf in spec.items()}
 
 
 def _deadline(timeout_ms: int) -> float:

@@ -257,3 +257,37 @@ def test_a_reset_buffer_is_empty(buffer):
     buffer.reset(discard=True)
 
     assert buffer.describe()["size"] == 0
+
+
+def test_a_vault_is_forked_swept_deleted_and_restored(client):
+    """A fork holds a part; old versions go; the vault goes to the trash and comes back."""
+    vault = client.create_vault("chores/one", SPEC, rows=ROWS)
+    for start in (0, 4, 8):
+        vault.add(steps(start, 4))
+        vault.create_version()
+
+    copy = vault.fork("chores/copy", ref=2, start=2)
+    assert copy.slice()["obs"]["step"][0].tolist() == [2, 3, 4, 5, 6, 7]
+    assert copy.describe()["lineage"]["version"] == 2
+    vault.delete_version("v2")
+    assert vault.sweep(keep=1, dry_run=True)["deleted_versions"] == [1]
+    assert vault.sweep(keep=1, grace_s=0)["files"] > 0
+    assert [version["version"] for version in vault.versions()] == [3]
+    with pytest.raises(errors.ReclaimedError):
+        vault.slice(2)
+    assert vault.delete(dry_run=True)["length"] == vault.delete()["length"] == 12
+    with pytest.raises(errors.NotFoundError):
+        vault.describe()
+    assert vault.restore()["length"] == 12
+
+
+def test_a_buffer_begins_with_a_vault(client):
+    """The first half of a version; its spec is the vault's."""
+    vault = client.create_vault("begin/one", SPEC, rows=ROWS)
+    vault.add(steps(0, 20))
+    vault.create_version()
+    source = {"vault": "begin/one", "ref": 1, "percentiles": [0, 50]}
+    buffer = client.create_buffer("begun", "flat", from_=source, **SIZES)
+
+    assert buffer.describe()["size"] == 20
+    assert buffer.sample(seed=1).experience["first"]["obs"]["step"].max() < 10
