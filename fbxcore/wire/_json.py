@@ -8,7 +8,8 @@ and one that this dtype cannot hold (1.5 or 300 for uint8) is an error that name
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -152,17 +153,18 @@ def _as_dtype(name: str, array: np.ndarray, value: Any, want: np.dtype) -> np.nd
         return array.astype(want)
     if want.kind == "b":
         return _as_bool(name, array)
-    if (word := _find_bool(value)) is not None:  # among numbers, NumPy takes them for 0 and 1
+    if (word := _find_bool(value, array.ndim)) is not None:  # among numbers, NumPy takes them for 0 and 1
         raise _misfit(name, f"have numbers for {want.name}", word)
     if want.kind in "iu":
         return _as_integer(name, array, value, want)
     return _as_float(name, array, want)
 
 
-def _find_bool(value: Any) -> bool | None:
-    if isinstance(value, list):
-        return next((found for entry in value if (found := _find_bool(entry)) is not None), None)
-    return value if isinstance(value, bool) else None
+def _find_bool(value: Any, ndim: int) -> bool | None:
+    entries: Iterable[Any] = (value,)
+    for _ in range(ndim):  # a regular array: as deep everywhere
+        entries = chain.from_iterable(entries)
+    return next((entry for entry in entries if type(entry) is bool), None)
 
 
 def _as_bool(name: str, array: np.ndarray) -> np.ndarray:
