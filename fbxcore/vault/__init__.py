@@ -9,6 +9,7 @@ _WHERE = {
     "Vault": "vault",
     "VaultReader": "store",
     "VaultWriter": "store",
+    "WindowStream": "stream",
     "find_vaults": "store",
 }
 

@@ -1,0 +1,192 @@
+"""A shuffled stream of windows, for training from more data than memory.
+
+A window is `sequence_length` consecutive timesteps of one row; windows start every `period` timesteps. An
+epoch gives each window once, in an order that follows from the seed and the epoch's number alone.
+
+Drawing windows one by one would decode a chunk for each. Instead the time axis is cut into blocks, the
+blocks are shuffled, and a group of as many as memory allows is read at once, each block once; windows are
+then drawn without replacement from the whole group, while the next group is read beside it. So a batch
+mixes windows of all blocks of its group, and reading is as fast as reading in order. Windows that cross
+the end of a block belong to it: the few timesteps behind it are read twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from fbxcore.errors import InvalidArgumentError
+from fbxcore.spec import dtype_of, leaf_bytes
+from fbxcore.types import Leaves
+from fbxcore.vault.store_reader import VaultReader
+
+_CHUNK_STEPS = 1024
+_MOST_CHUNKS = 8
+"""Of a block: longer ones would mix less and save little of the chunk that is read twice at their end."""
+_MIN_BLOCKS = 16
+"""Of a group, below which shuffling would be poor: blocks get shorter before groups get smaller."""
+
+
+@dataclass(frozen=True)
+class Windows:
+    """A batch of windows."""
+
+    leaves: dict[str, np.ndarray]  # [N, L, ...]
+    rows: np.ndarray  # [N], where each lies …
+    starts: np.ndarray  # [N], … and begins
+
+
+@dataclass(frozen=True)
+class _Group:
+    leaves: dict[str, np.ndarray]  # [G, B, t, ...], G blocks
+    firsts: np.ndarray  # [G], the first timestep of each block
+    windows: np.ndarray  # [W], shuffled numbers of the group's windows
+
+
+class WindowStream:
+    """A vault's windows in random order, epoch after epoch, in bounded memory.
+
+    Example:
+        >>> stream = WindowStream(reader, sequence_length=32, batch_size=64)
+        >>> for epoch in range(3):
+        ...     for batch in stream.epoch(epoch):
+        ...         train(batch.leaves["obs"])  # [64, 32, ...]
+    """
+
+    def __init__(
+        self,
+        reader: VaultReader,
+        *,
+        sequence_length: int,
+        batch_size: int,
+        period: int = 1,
+        seed: int = 0,
+        max_bytes: int = 256 << 20,
+        leaves: Sequence[str] | None = None,
+    ):
+        """Plan a stream; nothing is read yet.
+
+        Args:
+            period: timesteps from the start of one window to the next.
+            max_bytes: what the two groups may take, the one in use and the one being read. Besides come
+                the batches that are in use, one block, and the reader's cache of 16 MiB.
+            leaves: names; None means all.
+
+        Raises:
+            InvalidArgumentError: if no window fits the vault, or no group fits the memory.
+        """
+        for name, value in (("sequence_length", sequence_length), ("batch_size", batch_size),
+                            ("period", period)):  # fmt: skip
+            if value < 1:
+                raise InvalidArgumentError(f"`{name}` must be at least 1, got {value!r}.", loc=(name,))
+        if sequence_length > reader.length:
+            raise InvalidArgumentError(
+                f"`sequence_length` must be at most the vault's {reader.length} timesteps, got "
+                f"{sequence_length}.",
+                loc=("sequence_length",),
+            )
+        self._reader, self._seed = reader, seed
+        self._names = list(reader.spec) if leaves is None else list(leaves)
+        self._length, self._batch, self._period = sequence_length, batch_size, period
+        self._starts = (reader.length - sequence_length) // period + 1  # in each row
+        self._plan(max_bytes)
+
+    def _plan(self, max_bytes: int) -> None:
+        """Choose how many windows of a row make a block, and how many blocks a group."""
+        step = max(1, sum(leaf_bytes(self._reader.spec[name]) for name in self._names) * self._reader.rows)
+        steps = max_bytes // (2 * _MIN_BLOCKS * step) - (self._length - self._period)
+        if steps >= _CHUNK_STEPS:
+            steps = min(steps // _CHUNK_STEPS, _MOST_CHUNKS) * _CHUNK_STEPS
+        self._per_block = max(1, min(steps // self._period, self._starts))
+        self._block_steps = (self._per_block - 1) * self._period + self._length
+        self._per_group = max_bytes // (2 * self._block_steps * step)
+        if self._per_group < 1:
+            raise InvalidArgumentError(
+                f"`max_bytes` must be at least {2 * self._block_steps * step}, two windows of each row, got "
+                f"{max_bytes}.",
+                loc=("max_bytes",),
+            )
+
+    @property
+    def num_windows(self) -> int:
+        """Windows of an epoch."""
+        return self._starts * self._reader.rows
+
+    @property
+    def num_batches(self) -> int:
+        """Batches of an epoch; the last may be smaller."""
+        return -(-self.num_windows // self._batch)
+
+    def epoch(self, number: int = 0) -> Iterator[Windows]:
+        """Yield each window once, in batches; equal numbers give equal batches."""
+        draw = np.random.default_rng([self._seed, number])
+        blocks = draw.permutation(-(-self._starts // self._per_block))
+        groups = [blocks[at : at + self._per_group] for at in range(0, len(blocks), self._per_group)]
+        seeds = draw.integers(1 << 62, size=len(groups))
+        places = [self._empty(len(groups[0])) for _ in groups[:2]]  # used in turn, never allocated again
+        with ThreadPoolExecutor(1, "vault-stream") as thread:
+            coming = thread.submit(self._read, places[0], groups[0], seeds[0])
+            left: list[Windows] = []
+            for at in range(len(groups)):
+                group = coming.result()
+                if at + 1 < len(groups):
+                    place = places[(at + 1) % 2]
+                    coming = thread.submit(self._read, place, groups[at + 1], seeds[at + 1])
+                left = yield from self._batches(group, left, is_last=at + 1 == len(groups))
+
+    def _batches(
+        self, group: _Group, left: list[Windows], *, is_last: bool
+    ) -> Iterator[Windows]:  # and returns what is left for the first batch of the next group
+        at = 0
+        while at < len(group.windows):
+            wanted = self._batch - sum(len(part.starts) for part in left)
+            left.append(self._gather(group, group.windows[at : at + wanted]))
+            at += wanted
+            if sum(len(part.starts) for part in left) == self._batch or (
+                is_last and at >= len(group.windows)
+            ):
+                yield _joined(left)
+                left = []
+        return left
+
+    def _empty(self, blocks: int) -> dict[str, np.ndarray]:
+        """Return room for the blocks of a group."""
+        shape, spec = (blocks, self._reader.rows, self._block_steps), self._reader.spec
+        return {
+            name: np.empty((*shape, *spec[name].shape), dtype_of(spec[name].dtype)) for name in self._names
+        }
+
+    def _read(self, place: dict[str, np.ndarray], blocks: np.ndarray, seed: int) -> _Group:
+        """Read the blocks of a group and shuffle its windows."""
+        firsts = blocks * self._per_block * self._period
+        for at, first in enumerate(firsts):
+            held = self._reader.read(int(first), int(first) + self._block_steps, leaves=self._names)
+            for name, leaf in held.items():
+                place[name][at, :, : leaf.shape[1]] = leaf
+        return _Group(place, firsts, self._shuffled(blocks, seed))
+
+    def _shuffled(self, blocks: np.ndarray, seed: int) -> np.ndarray:
+        """Return the numbers `(block * B + row) * per_block + window` of a group's windows, shuffled."""
+        rows, each = self._reader.rows, self._per_block
+        windows = np.arange(len(blocks) * rows * each)
+        in_row = blocks[windows // (rows * each)] * each + windows % each
+        return np.random.default_rng(seed).permutation(windows[in_row < self._starts])
+
+    def _gather(self, group: _Group, windows: np.ndarray) -> Windows:
+        rows, each = self._reader.rows, self._per_block
+        block, row, start = windows // (rows * each), windows // each % rows, windows % each * self._period
+        steps = start[:, None] + np.arange(self._length)
+        leaves = {name: leaf[block[:, None], row[:, None], steps] for name, leaf in group.leaves.items()}
+        return Windows(leaves, row, group.firsts[block] + start)
+
+
+def _joined(parts: list[Windows]) -> Windows:
+    if len(parts) == 1:
+        return parts[0]
+    leaves: Leaves = {name: np.concatenate([part.leaves[name] for part in parts]) for name in parts[0].leaves}
+    return Windows(
+        leaves, np.concatenate([part.rows for part in parts]), np.concatenate([part.starts for part in parts])
+    )
