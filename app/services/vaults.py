@@ -243,12 +243,18 @@ async def append(
 
 
 async def commit(deck: Deck, entry: VaultEntry) -> None:
-    """Commit everything acknowledged, so that a reader sees it."""
-    buffer = deck.buffers.get(deck.owners.get(entry.place.key, ""))
-    if buffer is not None:
-        await buffer.flush()
+    """Commit everything acknowledged, so that a reader sees it.
+
+    Raises:
+        FbxError: whatever keeps acknowledged timesteps in a log and out of the vault.
+    """
+    owner = deck.owners.get(entry.place.key, "")
+    if owner in deck.buffers or owner in deck.starting or owner in deck.failed:
+        await deck.buffer(owner).flush()
     elif entry.live is not None:
         await entry.live.flush()
+    elif await asyncio.to_thread(entry.log.is_dir):
+        await (await deck.live_vault(entry)).flush()
 
 
 async def with_writer(deck: Deck, entry: VaultEntry, call: Callable[[VaultWriter], T]) -> T:

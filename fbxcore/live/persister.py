@@ -19,6 +19,7 @@ import numpy as np
 from fbxcore.errors import ConflictError, FbxError, StorageError, UnavailableError
 from fbxcore.live.frames import Frame, leaves_of
 from fbxcore.spec import timestep_bytes
+from fbxcore.vault.files import label_of
 from fbxcore.vault.store import VaultWriter
 
 _log = logging.getLogger("flashdeck")
@@ -59,7 +60,7 @@ class Applied:
             writer.put({APPLIED_KEY: applied.to_bytes()})
         if applied.length != writer.length:
             raise ConflictError(
-                f"Vault `{writer.path.name}` must hold {applied.length} timesteps, got {writer.length}: "
+                f"Vault '{label_of(writer.path)}' must hold {applied.length} timesteps, got {writer.length}: "
                 "another program wrote to it. Fork it or persist to a new vault.",
                 code="foreign_writer",
             )

@@ -172,3 +172,29 @@ def test_a_vault_that_flashbax_extends_meanwhile_is_seen_longer(folder: Path, tm
 
         assert api.get(f"{URL}/plain/uid0").json()["length"] == STEPS + 4
         assert arrays_of(api.get(f"{URL}/plain/uid0/slice"))["a"].shape == (1, STEPS + 4)
+
+
+@pytest.mark.parametrize("writer", ["buffer", "vault"])
+def test_what_a_foreign_writer_shuts_out_is_told_after_a_restart_too(tmp_path: Path, writer: str) -> None:
+    """Steps that only the log has are not missing from `head` without a word; a version still reads."""
+    spec = {"n": {"shape": [], "dtype": "int32"}}
+    added = "/api/v1/buffers/walk/experience" if writer == "buffer" else f"{URL}/walk/run1/experience"
+    with serve(tmp_path) as api:
+        if writer == "buffer":
+            made = {"kind": "flat", "max_length": 50, "min_length": 2, "sample_batch_size": 2}
+            api.put("/api/v1/buffers/walk", json=made | {"spec": spec, "persist_to": "walk/run1"})
+        else:
+            api.post(URL, json={"vault_name": "walk", "vault_uid": "run1", "spec": spec})
+        api.post(added, json={"n": [[0, 1, 2]]})
+        api.post(f"{URL}/walk/run1/versions", json={"tags": ["before"]})
+        experience = {"n": jnp.full((1, 10), 9, jnp.int32)}
+        state = fbx.trajectory_buffer.TrajectoryBufferState(
+            experience=experience, current_index=jnp.int32(4), is_full=jnp.bool_(False)
+        )
+        Vault("walk", experience, rel_dir=str(tmp_path / "vaults"), vault_uid="run1").write(state)
+        assert api.post(added, json={"n": [[3, 4]]}).status_code == 201
+        refused(api.get(f"{URL}/walk/run1/slice"), 409, "foreign_writer", "walk/run1")
+
+    with serve(tmp_path) as api:
+        refused(api.get(f"{URL}/walk/run1/slice"), 409, "foreign_writer", "walk/run1")
+        assert arrays_of(api.get(f"{URL}/walk/run1/slice?ref=before"))["n"].tolist() == [[0, 1, 2]]
