@@ -17,6 +17,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
 
 from fbxcore import _checks, _loops, _ring, utils
@@ -81,7 +82,14 @@ def prioritised_add(
         StructureError: if a leaf has another shape or dtype than the state's.
     """
     _checks.check_batch(state.experience, batch)
-    grid = _grid_of(state, sample_sequence_length, period)
+    return _advanced(state, batch, sample_sequence_length, period, device)
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3, 4), inline=True)
+def _advanced(
+    state: PrioritisedTrajectoryBufferState, batch: Experience, length: int, period: int, device: str
+) -> PrioritisedTrajectoryBufferState:
+    grid = _grid_of(state, length, period)
     steps = _ring.num_steps(batch)
 
     def whole(state: PrioritisedTrajectoryBufferState, batch: Experience) -> PrioritisedTrajectoryBufferState:
@@ -102,6 +110,7 @@ def prioritised_add(
     return whole(state, batch)
 
 
+@functools.partial(jax.jit, static_argnames=("batch_size", "sequence_length", "period"), inline=True)
 def prioritised_sample(
     state: PrioritisedTrajectoryBufferState,
     rng_key: PRNGKey,
@@ -144,6 +153,9 @@ def _grid_of(state: PrioritisedTrajectoryBufferState, sequence_length: int, peri
     return Grid(*utils.get_tree_shape_prefix(state.experience, 2), sequence_length, period)
 
 
+@functools.partial(
+    jax.jit, static_argnames=("priority_exponent", "sequence_length", "period", "device"), inline=True
+)
 def set_priorities(
     state: PrioritisedTrajectoryBufferState,
     indices: Indices,
@@ -187,7 +199,9 @@ def set_priorities(
 
 def can_sample(state: PrioritisedTrajectoryBufferState, min_length_time_axis: int) -> Array:
     """Return whether each row holds at least that many timesteps and some item has a weight."""
-    return trajectory_buffer.can_sample(state, min_length_time_axis) & (state.sum_tree_state.nodes[0] > 0)
+    return trajectory_buffer.can_sample(state, min_length_time_axis) & (
+        state.sum_tree_state.nodes[..., 0] > 0
+    )
 
 
 @record

@@ -12,6 +12,7 @@ whose sum is 0, so that no draw lands on a leaf of weight 0, whatever was rounde
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -59,6 +60,7 @@ def get_tree_index(depth_level: Array | int, node_index: Array | int) -> Array:
     return jnp.left_shift(1, jnp.asarray(depth_level)) - 1 + node_index
 
 
+@functools.partial(jax.jit, inline=True)
 def sample(state: SumTreeState, rng_key: PRNGKey | None = None, query_value: Array | None = None) -> Array:
     """Draw a leaf in proportion to its weight.
 
@@ -96,6 +98,7 @@ def _step(nodes: Array, node: Array, value: Array) -> tuple[Array, Array]:
     return jnp.where(goes_left, left, left + 1), jnp.where(goes_left, value, value - left_sum)
 
 
+@functools.partial(jax.jit, static_argnames="batch_size", inline=True)
 def stratified_sample(
     state: SumTreeState, batch_size: int, rng_key: PRNGKey, count: Array | None = None
 ) -> Array:
@@ -333,6 +336,7 @@ def set_batch_scan(state: SumTreeState, node_indices: Array, values: Array) -> S
     return _set_checked(state, node_indices, values, "cpu")
 
 
+@functools.partial(jax.jit, static_argnames="device", inline=True)
 def _set_checked(state: SumTreeState, indices: Array, values: Array, device: str) -> SumTreeState:
     def change_of(i: Array, indices: Array, values: Array) -> tuple[Array, Array, Array]:
         index, value = indices[i], values[i]

@@ -5,8 +5,9 @@ axis is full, the oldest timesteps are overwritten. A sampled sequence never joi
 not added one after the other. `period` is the distance between the starts of neighbouring sequences,
 counted from the oldest timestep: 1 allows every overlap, the sequence length none.
 
-All functions are pure and may be used under `jax.jit`, `vmap` and `scan`. Donate the state to `add`
-(`jax.jit(buffer.add, donate_argnums=0)`): without it each add copies the whole buffer.
+All functions are pure and may be used under `jax.jit`, `vmap` and `scan`; outside of them they are compiled
+on their own. Donate the state to `add` (`jax.jit(buffer.add, donate_argnums=0)`): without it each add copies
+the whole buffer.
 """
 
 from __future__ import annotations
@@ -80,6 +81,7 @@ def add(state: BufferState, batch: Experience) -> BufferState:
     return advanced(state, batch)
 
 
+@functools.partial(jax.jit, inline=True)
 def advanced(state: BufferState, batch: Experience) -> BufferState:
     """Return the state after a batch that has been checked."""
     end = state.current_index + _ring.num_steps(batch)
@@ -105,6 +107,7 @@ def sample(
     return TrajectoryBufferSample(experience=experience)
 
 
+@functools.partial(jax.jit, static_argnames=("batch_size", "sequence_length", "period"), inline=True)
 def read_drawn(
     state: TrajectoryBufferState, rng_key: PRNGKey, batch_size: int, sequence_length: int, period: int
 ) -> Experience:

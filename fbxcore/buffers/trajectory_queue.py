@@ -72,6 +72,11 @@ def add(state: TrajectoryQueueState, batch: Experience) -> TrajectoryQueueState:
         StructureError: if a leaf has another shape or dtype than the state's.
     """
     _checks.check_batch(state.experience, batch)
+    return _advanced(state, batch)
+
+
+@functools.partial(jax.jit, inline=True)
+def _advanced(state: TrajectoryQueueState, batch: Experience) -> TrajectoryQueueState:
     end = (state.write_index + _ring.num_steps(batch)) % _ring.num_steps(state.experience)
     return state.replace(
         experience=_ring.write(state.experience, batch, state.write_index),
@@ -80,6 +85,7 @@ def add(state: TrajectoryQueueState, batch: Experience) -> TrajectoryQueueState:
     )
 
 
+@functools.partial(jax.jit, static_argnames="sequence_length", inline=True)
 def sample(
     state: TrajectoryQueueState, sequence_length: int
 ) -> tuple[TrajectoryQueueState, TrajectoryQueueSample]:
