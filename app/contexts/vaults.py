@@ -209,6 +209,7 @@ class VaultPage(Page):
     versions: list[VersionRow]
     head: VersionRow
     versions_empty: Empty | None
+    older_href: str
     slice: SliceTable
     storage: Storage | None
     is_empty: bool
@@ -303,6 +304,7 @@ def vault_page(
     vault: Mapping[str, Any],
     versions: Sequence[Mapping[str, Any]],
     tags: Mapping[str, Any],
+    older: str | None,
     table: SliceTable,
     asked: Asked,
     storage: Storage | None,
@@ -326,6 +328,7 @@ def vault_page(
         versions=[version_row(v, tags, asked) for v in versions],
         head=_head_row(vault, asked),
         versions_empty=None if versions else _no_versions(base, address, has_token),
+        older_href=f"?{urlencode({'older': older})}#versions" if older else "",
         slice=table, storage=storage, is_empty=not vault["length"],
         snippets=[
             snippets.slice_python(

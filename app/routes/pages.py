@@ -194,6 +194,7 @@ async def show_vault(
     row: Annotated[int, Query(ge=0)] = 0,
     leaf: Annotated[list[str] | None, Query(max_length=256)] = None,
     sweep: Text = "",
+    older: Annotated[str | None, Query(max_length=200)] = None,
 ) -> Response:
     """Show one vault, its versions, and a slice as a table."""
     entry, as_json = await _find_vault(deck, vault_name, vault_uid)
@@ -202,11 +203,12 @@ async def show_vault(
     address = quote(shown["url"], safe="~%/").split("/")
     api = request.url_for("show_vault", vault_name=address[0], vault_uid=address[1]).path
     table = await _slice_table(deck, entry, shown, asked, api)
-    listed = versions.list_page(entry, limit=LISTED, next=None)
+    listed = versions.list_page(entry, limit=LISTED, next=older)
     page = vault_contexts.vault_page(
         shown,
         listed.items,
         {tag["tag"]: tag for tag in versions.list_tags(entry)},
+        listed.next,
         table,
         asked,
         await _storage(request, deck, entry, shown, sweep == "preview"),

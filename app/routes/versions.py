@@ -43,7 +43,7 @@ async def list_versions(request: Request, vault: VaultDep, limit: Limit = 50, ne
 async def show_version(vault: VaultDep, ref: str) -> Response:
     """Show the version a ref names."""
     found = versions.find(vault, ref)
-    return Json(versions.public(vault, found), headers={"x-version": str(found.number)})
+    return Json(await versions.show(vault, found), headers={"x-version": str(found.number)})
 
 
 @router.delete("/versions/{ref}", status_code=204, responses={200: {"model": VersionPublic}})

@@ -174,6 +174,9 @@ class VersionPublic(BaseModel):
     created_at: str
     message: str
     tags: list[str]
+    provenance: dict[str, Any] | None = Field(
+        None, description="What made it: buffer, writers, packages; not in lists."
+    )
 
 
 class TagPut(Strict):

@@ -10,6 +10,7 @@ from typing import Any
 from app.services import vaults
 from app.services.deck import Deck, VaultEntry
 from app.services.mirror import Listed, read_cursor, write_cursor
+from app.services.provenance import provenance_of
 from fbxcore.errors import ConflictError, NotFoundError
 from fbxcore.spec import spec_to_json
 from fbxcore.vault import versions as records
@@ -25,17 +26,18 @@ async def create(
     vaults.check_json(metadata)
     for tag in tags:
         records.check_tag_name(tag)
-    given = {"message": message, "tags": tuple(tags), "metadata": dict(metadata)}
+    given: dict[str, Any] = {"message": message, "tags": tuple(tags), "metadata": dict(metadata)}
     place = entry.place
     if place.read_only:
         async with entry.lock:
             made = await asyncio.to_thread(records.create_foreign_version, place.path, place.catalog, **given)
     else:
+        given["provenance"] = provenance_of(deck, entry)
         made = await vaults.with_writer(
             deck, entry, lambda writer: records.create_version(writer, place.catalog, **given)
         )
     await deck.refresh(entry, anyway=True)
-    return public(entry, made)
+    return await show(entry, made)
 
 
 def list_page(entry: VaultEntry, *, limit: int, next: str | None) -> Listed:
@@ -51,7 +53,7 @@ async def delete(deck: Deck, entry: VaultEntry, ref: str, *, dry_run: bool) -> d
     """Take a version's number away, or only say which it would be; its bytes go with a later sweep."""
     async with deck.name_locks[f"tags:{entry.place.key}"]:
         version, place = find(entry, ref), entry.place
-        described = public(entry, version)
+        described = await show(entry, version)
         records.check_untagged(version.number, entry.facts.tags)
         if dry_run:
             return described
@@ -83,13 +85,21 @@ def find(entry: VaultEntry, ref: str) -> Version:
 def public(entry: VaultEntry, version: Version) -> dict[str, Any]:
     """Return a version as it is answered."""
     tags = sorted(name for name, tag in entry.facts.tags.items() if tag.version == version.number)
+    fields = asdict(version)
+    del fields["provenance"]
     return {
-        **asdict(version),
+        **fields,
         "version": version.number,
         "rows": entry.facts.rows,
         "tags": tags,
         "spec": spec_to_json(entry.facts.spec),
     }
+
+
+async def show(entry: VaultEntry, version: Version) -> dict[str, Any]:
+    """Return a version as it is answered alone, with what made it."""
+    found = await asyncio.to_thread(records.read_provenance, entry.place.path, version)
+    return public(entry, version) | {"provenance": found}
 
 
 def list_tags(entry: VaultEntry) -> list[dict[str, Any]]:

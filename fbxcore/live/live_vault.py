@@ -87,6 +87,11 @@ class LiveVault:
         """Timesteps that are still only in the log."""
         return self._persister.pending
 
+    @property
+    def writers(self) -> dict[str, int]:
+        """Each writer's highest acknowledged sequence."""
+        return self._journal.ledger.writers()
+
     async def add(
         self,
         leaves: Leaves,

@@ -9,6 +9,8 @@ key for the tags. Into a vault that is read only nothing is written; its records
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -39,12 +41,14 @@ __all__ = [
     "list_tags",
     "list_versions",
     "read_history",
+    "read_provenance",
     "resolve_ref",
     "set_tag",
 ]
 
 VERSIONS_KEY = "_flashdeck/versions/"
 TAGS_KEY = "_flashdeck/tags"
+PROVENANCE_KEY = "_flashdeck/provenance/"
 PAGE = 64
 _FILE = "versions.json"
 
@@ -59,18 +63,36 @@ def create_version(
     message: str = "",
     tags: Sequence[str] = (),
     metadata: Mapping[str, Any] | None = None,
+    provenance: Mapping[str, Any] | None = None,
 ) -> Version:
     """Give what the vault holds now the next number; record and tags are one atomic commit.
 
     The digest is computed without the writer's lock: appending goes on meanwhile.
 
+    Args:
+        provenance: what made the data: buffer, writers, packages.
+
     Raises:
         ConflictError: if a tag is protected and names another version (code `tag_protected`).
     """
+    keys = {}
+    if provenance:
+        name = hashlib.sha256(_json(provenance)).hexdigest()[:16]
+        keys[PROVENANCE_KEY + name] = _json(provenance)
     with writer.pinned() as generation:
         with VaultReader.open(writer.path, generation=generation) as reader:
             facts = _facts(reader, catalog, message, metadata)
-        return _record(writer, catalog, facts, tags)
+        if provenance:
+            facts["provenance"] = name
+        return _record(writer, catalog, facts, tags, keys)
+
+
+def read_provenance(path: Path, version: Version) -> dict[str, Any] | None:
+    """Return what a version was made with, or None where nobody noted it."""
+    if not version.provenance:
+        return None
+    with VaultReader.open(path) as reader:
+        return _parse(reader, PROVENANCE_KEY + version.provenance)
 
 
 def create_foreign_version(
@@ -191,7 +213,7 @@ def delete_versions(where: VaultWriter | Path, catalog: Path, numbers: Sequence[
     with where.lock if isinstance(where, VaultWriter) else contextlib.nullcontext():
         with VaultReader.open(path) as reader:
             tags, inside = read_history(reader, catalog).tags, _vault_records(reader)
-        for number in numbers:
+        for number in sorted({tag.version for tag in tags.values()} & set(numbers)):
             check_untagged(number, tags)
         mine = [number for number in numbers if number in inside]
         if mine and not isinstance(where, VaultWriter):
@@ -202,18 +224,21 @@ def delete_versions(where: VaultWriter | Path, catalog: Path, numbers: Sequence[
         if mine:
             for number in mine:
                 _mark_deleted(inside, number, path)
-            where.put({key: page for n in mine for key, page in _page_of(inside, n).items()})
+            one_a_page = {(number - 1) // PAGE: number for number in mine}.values()
+            where.put({key: page for n in one_a_page for key, page in _page_of(inside, n).items()})
         if others := [number for number in numbers if number not in inside]:
             _update(catalog, lambda records, _: [_mark_deleted(records, n, path) for n in others])
 
 
-def _record(writer: VaultWriter, catalog: Path, facts: dict[str, Any], tags: Sequence[str]) -> Version:
+def _record(
+    writer: VaultWriter, catalog: Path, facts: dict[str, Any], tags: Sequence[str], keys: dict[str, bytes]
+) -> Version:
     with writer.lock:
         records, foreign = _vault_records(writer), _load(catalog)
         version = Version(_next_number(records, foreign[0]), **facts)
         named = _tagged(_merged_tags(_vault_tags(writer), foreign[1]), tags, version.number)
         records[version.number] = asdict(version)
-        writer.put(_page_of(records, version.number) | ({TAGS_KEY: _json(named)} if tags else {}))
+        writer.put(keys | _page_of(records, version.number) | ({TAGS_KEY: _json(named)} if tags else {}))
         if tags:
             _forget(catalog, tags)
     return version
@@ -267,12 +292,18 @@ def _vault_tags(vault: VaultReader | VaultWriter) -> dict[str, Any]:
 def _parse(vault: VaultReader | VaultWriter, key: str) -> Any:
     content = vault.get(key)
     try:
-        return json.loads(content) if content is not None else None
+        return _loads(content) if content is not None else None
     except ValueError as error:
         raise DamagedError(
             f"Key `{key}` of vault '{label_of(vault.path)}' must be JSON, got {content[:40]!r}.",
             file="manifest.ocdbt",
         ) from error
+
+
+@functools.lru_cache(1024)
+def _loads(content: bytes) -> Any:
+    """Parse a page once for as long as it stays: nobody changes what this returns."""
+    return json.loads(content)
 
 
 def _page_of(records: Records, number: int) -> dict[str, bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.schemas.vaults import TagPublic, VersionPublic
+from fbxcore.vault.store import VaultReader
 from tests.app.support import SPEC, Api, buffer_body, refused, send, steps
 
 URL = "/api/v1/vaults"
@@ -137,3 +138,26 @@ def test_a_tag_names_only_versions_there_are(api: Api, vault: str) -> None:
     """404 for version 9 and for the head."""
     for version in (9, "head", "none"):
         refused(api.put(f"{vault}/tags/lost", json={"version": version}), 404, "not_found")
+
+
+def test_a_version_says_what_made_it(api: Api) -> None:
+    """The buffer's configuration, its writers with their last numbers, and packages; lists leave it out."""
+    api.post("/api/v1/buffers", json=buffer_body("maker", persist_to="made/run1"))
+    send(api, "/api/v1/buffers/maker/experience?writer=w1&sequence=7", steps(2, 3))
+    made = api.post(f"{URL}/made/run1/versions").json()
+
+    provenance = made["provenance"]
+    assert provenance == api.get(f"{URL}/made/run1/versions/1").json()["provenance"]
+    assert provenance["buffer"] == api.get("/api/v1/buffers/maker").json()["config"]
+    assert (provenance["writers"], provenance["num_writers"]) == ({"w1": 7}, 1)
+    assert {"flashdeck", "jax", "numpy", "python", "tensorstore"} <= set(provenance["packages"])
+    assert "provenance" not in api.get(f"{URL}/made/run1/versions").json()["items"][0]
+
+
+def test_equal_provenance_is_stored_once(api: Api, vault: str) -> None:
+    """Three versions of an idle vault share one record."""
+    api.post(f"{vault}/versions")
+    place = api.app.state.deck.vaults[vault.removeprefix(f"{URL}/")].place
+
+    with VaultReader.open(place.path) as reader:
+        assert len(reader.keys("_flashdeck/provenance/")) == 1
