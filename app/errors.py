@@ -186,11 +186,11 @@ def _fault(entry: Mapping[str, Any]) -> dict[str, Any]:
     elif entry["type"] == "missing":
         msg = f"`{name}` must be given."
     else:
-        msg = f"`{name}` must {_rule(entry['msg'])}, got {entry.get('input')!r:.80}."
+        msg = f"`{name}` must {rule_of(entry['msg'])}, got {entry.get('input')!r:.80}."
     return {"loc": loc, "msg": msg, "type": entry["type"]}
 
 
-def _rule(message: str) -> str:
+def rule_of(message: str) -> str:
     """Return what follows `must` in one of pydantic's messages: `Input should be …, unable to …`."""
     subject, should, rule = message.partition(" should ")
     rule = rule if should else f"be {subject.removeprefix('Value error, ')}"

@@ -14,6 +14,7 @@ from typing import Any
 import uvicorn
 from pydantic import SecretStr, ValidationError
 
+from app.errors import rule_of
 from app.process import prepare
 from app.settings import Settings
 from fbxcore.errors import ConflictError, FbxError, InvalidArgumentError
@@ -71,7 +72,7 @@ def run(
     """
     settings = settings_of(given)
     check_workers(workers)
-    settings.data.mkdir(parents=True, exist_ok=True)
+    make_data(settings.data)
     if generate_token and settings.token is None:
         settings = settings.model_copy(update={"token": SecretStr(kept_token(settings.data))})
     settings.check()
@@ -100,8 +101,23 @@ def settings_of(given: Mapping[str, Any]) -> Settings:
         fault = error.errors()[0]
         name = ".".join(str(part) for part in fault["loc"])
         raise InvalidArgumentError(
-            f"`{name}` must be right, got {fault['input']!r:.80}: {fault['msg']}.", loc=(name,)
+            f"`{name}` must {rule_of(fault['msg'])}, got {fault['input']!r:.80}.", loc=(name,)
         ) from error
+
+
+def make_data(data: Path) -> None:
+    """Make the data directory where there is none, and refuse one that takes no files."""
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+        reason = None if os.access(data, os.W_OK | os.X_OK) else "not writable"
+    except OSError as error:
+        reason = error.strerror
+    if reason is not None:
+        raise InvalidArgumentError(
+            f"`data` must be a folder that takes files, got {str(data)!r} ({reason}). "
+            "Choose another with --data.",
+            loc=("data",),
+        )
 
 
 def kept_token(data: Path) -> str:

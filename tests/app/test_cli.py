@@ -117,9 +117,11 @@ def test_nobody_answering_is_one_sentence():
     [
         (["--host", "0.0.0.0"], "`host` must be a loopback address while there is no token, got '0.0.0.0'."),
         (["--workers", "2"], "`workers` must be 1, got 2."),
-        (["--port", "70000"], "`port` must be right, got 70000"),
+        (["--port", "70000"], "`port` must be less than or equal to 65535, got 70000."),
         (["--host", "192.0.2.1", "--insecure"], "must be an address of this machine"),
         (["--database-url", "mysql://x/y"], "`database_url` must begin with"),
+        (["--data", "/proc/nowhere"], "`data` must be a folder that takes files, got '/proc/nowhere' ("),
+        (["--data", "/dev/null"], "`data` must be a folder that takes files, got '/dev/null' (File exists)."),
     ],
 )
 def test_what_cannot_be_served_is_refused(arguments, sentence, tmp_path):
