@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -154,18 +155,18 @@ def _grid_of(state: PrioritisedTrajectoryBufferState, sequence_length: int, peri
 
 
 @functools.partial(
-    jax.jit, static_argnames=("priority_exponent", "sequence_length", "period", "device"), inline=True
+    jax.jit, static_argnames=("priority_exponent", "device", "sequence_length", "period"), inline=True
 )
 def set_priorities(
     state: PrioritisedTrajectoryBufferState,
     indices: Indices,
     priorities: Priorities,
-    generations: Array | None = None,
-    *,
     priority_exponent: float,
-    sequence_length: int,
-    period: int,
     device: str = "cpu",
+    *,
+    generations: Array | None = None,
+    sequence_length: int = 1,
+    period: int | None = None,
 ) -> PrioritisedTrajectoryBufferState:
     """Set the priorities of items; what is left out is said at the top of the module.
 
@@ -173,8 +174,11 @@ def set_priorities(
         indices: `[N]`, as sampled.
         priorities: `[N]`, commonly the absolute TD error and a little more.
         generations: `[N]`, as sampled; without them an index means whatever item is there now.
+        sequence_length: how many timesteps must be held for an item to be whole.
     """
-    grid = _grid_of(state, sequence_length, period)
+    rows, time_axis = utils.get_tree_shape_prefix(state.experience, 2)
+    period = period or rows * time_axis // state.sum_tree_state.capacity
+    grid = Grid(rows, time_axis, sequence_length, period)
 
     def change_of(
         i: Array, current: Array, size: Array, running: Array, indices: Array, priorities: Array, *made: Array
@@ -195,6 +199,17 @@ def set_priorities(
         state.sum_tree_state, change_of, len(changes[0]), *counters, *changes, device=device
     )
     return state.replace(sum_tree_state=tree)
+
+
+def _set_sampled(
+    state: PrioritisedTrajectoryBufferState,
+    indices: Indices,
+    priorities: Priorities,
+    generations: Array | None = None,
+    **layout: Any,
+) -> PrioritisedTrajectoryBufferState:
+    """Set the priorities of a sample's items: `set_priorities` with the arguments of a buffer."""
+    return set_priorities(state, indices, priorities, generations=generations, **layout)
 
 
 def can_sample(state: PrioritisedTrajectoryBufferState, min_length_time_axis: int) -> Array:
@@ -286,6 +301,6 @@ def buffer_of(layout: Layout, device: str) -> PrioritisedTrajectoryBuffer:
         sample=functools.partial(prioritised_sample, batch_size=layout.sample_batch_size, **sequences),
         can_sample=functools.partial(can_sample, min_length_time_axis=layout.min_time_axis),
         set_priorities=functools.partial(
-            set_priorities, priority_exponent=layout.priority_exponent, device=device, **sequences
+            _set_sampled, priority_exponent=layout.priority_exponent, device=device, **sequences
         ),
     )
