@@ -180,7 +180,8 @@ def histogram_panel(
     links = [Link(text, f"?field={key}#distribution", key == field) for key, text in names.items()]
     if answer is None:
         return HistogramPanel(links, field, None, Pill("nothing to count"), why_empty or "No items yet.")
-    chart = charts.histogram(answer["edges"], answer["counts"], "items")
+    extent = (answer["min"], answer["max"]) if answer["count"] else None
+    chart = charts.histogram(answer["edges"], answer["counts"], extent, "items")
     return HistogramPanel(links, field, chart, quality_pill(answer), why_empty or "No items yet.")
 
 

@@ -95,11 +95,17 @@ class Histogram:
     height: int = 180
 
 
-def histogram(edges: Sequence[float], counts: Sequence[int], what: str) -> Histogram | None:
-    """Bars for counts between edges; None when nothing was counted."""
+def histogram(
+    edges: Sequence[float], counts: Sequence[int], extent: tuple[float, float] | None, what: str
+) -> Histogram | None:
+    """Bars for counts between edges; None when nothing was counted.
+
+    Args:
+        extent: the lowest and the highest value; edges lie outside where all values are equal.
+    """
     total = int(sum(counts))
     finite = [e for e in edges if e is not None and math.isfinite(e)]
-    if not total or len(finite) < 2:
+    if not total or len(finite) < 2 or extent is None:
         return None
     top, wide, high = max(counts), 560, 180
     step = wide / len(counts)
@@ -118,7 +124,7 @@ def histogram(edges: Sequence[float], counts: Sequence[int], what: str) -> Histo
     x_ticks = [Tick(round(share * wide, 2), _edge(low + share * (high_edge - low))) for share in (0, 0.5, 1)]
     y_ticks = [Tick(0.0, units.grouped(top))]
     summary = (
-        f"{units.grouped(total)} {what} from {_edge(low)} to {_edge(high_edge)}, "
+        f"{units.grouped(total)} {what} from {_edge(extent[0])} to {_edge(extent[1])}, "
         f"at most {units.grouped(top)} in one of {len(counts)} bins"
     )
     return Histogram(bars, x_ticks, y_ticks, total, summary)

@@ -36,7 +36,7 @@ def test_a_single_step_in_a_long_ring_is_seen():
 
 def test_bars_are_as_high_as_their_counts():
     """Half the count is half as high, a single item does not vanish, an empty bin is left out."""
-    drawn = charts.histogram([0, 1, 2, 3, 4], [1000, 500, 0, 1], "items")
+    drawn = charts.histogram([0, 1, 2, 3, 4], [1000, 500, 0, 1], (0.5, 3.5), "items")
     heights = [bar.height for bar in drawn.bars]
 
     assert heights[1] == pytest.approx(heights[0] / 2)
@@ -46,7 +46,14 @@ def test_bars_are_as_high_as_their_counts():
 
 def test_nothing_counted_is_no_picture():
     """No items, no axis of nothing."""
-    assert charts.histogram([], [], "items") is None
+    assert charts.histogram([], [], None, "items") is None
+
+
+def test_the_summary_tells_of_values_not_of_edges():
+    """Two items of priority 1 are not from 0.5 to 1.5."""
+    drawn = charts.histogram([0.5, 1.5], [2], (1.0, 1.0), "items")
+
+    assert drawn.summary == "2 items from 1 to 1, at most 2 in one of 1 bins"
 
 
 def test_a_line_lifts_the_pen_at_what_is_not_a_number():
