@@ -6,6 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from fastapi import FastAPI
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from app import errors
 from app.lifespan import lifespan
@@ -39,11 +40,19 @@ PLAIN_ROUTES = [  # tried first: they carry arrays
 ROUTERS = (buffers, vaults, versions, trash, events, scan, health, login, docs, pages, not_served)
 
 
+class Service(FastAPI):
+    """FastAPI with the guard, and the way to the plain routes, in front of all its layers."""
+
+    def build_middleware_stack(self) -> ASGIApp:
+        """Return the layers, the guard outermost."""
+        return Guard(PlainRoutes(super().build_middleware_stack(), PLAIN_ROUTES), self.state.settings)
+
+
 def create_app(settings: Settings | None = None) -> FastAPI:
     """Return the service; nothing is opened before it starts, and nothing global is set."""
     settings = settings or Settings()
     settings.check()
-    app = FastAPI(
+    app = Service(
         title="Flashdeck",
         version=_version(),
         lifespan=lifespan,
@@ -56,8 +65,6 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     for module in ROUTERS:
         app.include_router(module.router)
     app.mount("/static", StaticAssets(directory=STATIC), name="static")
-    app.add_middleware(PlainRoutes, routes=PLAIN_ROUTES)
-    app.add_middleware(Guard, settings=settings)
     app.state.error_page, app.state.login_page = pages.error_page, pages.login_page
     errors.install(app)
     openapi.install(app)
