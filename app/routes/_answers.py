@@ -13,30 +13,13 @@ import orjson
 import zstandard
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from app.routes._body import OFF_LOOP_BYTES
 from app.routes._query import Query
-from fbxcore.wire import FORMATS, encode, encode_parts, negotiate
+from fbxcore.wire import FORMATS, encode, negotiate
 
 MIN_COMPRESSED_BYTES = 4096
-MIN_PIECES_BYTES = 1 << 18
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
-
-
-class Pieces(Response):
-    """A body sent piece by piece, each a view of an array, which joining would copy once more."""
-
-    def __init__(self, pieces: list[bytes | memoryview], headers: Mapping[str, str]):
-        super().__init__(headers={**headers, "content-length": str(sum(map(len, pieces)))})
-        self.pieces = pieces
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        """Send the pieces."""
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        last = len(self.pieces) - 1
-        for i, piece in enumerate(self.pieces):
-            await send({"type": "http.response.body", "body": piece, "more_body": i < last})
 
 
 class Json(Response):
@@ -78,14 +61,6 @@ def encoding_asked(request: Request) -> str | None:
         return None
     named = asked.partition(";")[0].strip().lower()
     return named if named in ("gzip", "zstd") and "," not in asked else None
-
-
-def pieces_of(arrays: Mapping[str, np.ndarray], format: str, encoding: str | None) -> list | None:
-    """Return large arrays as pieces of their body where the format allows it."""
-    size = sum(array.nbytes for array in arrays.values())
-    if format != "safetensors" or encoding is not None or size < MIN_PIECES_BYTES:
-        return None
-    return [memoryview(piece).cast("B") for piece in encode_parts(arrays)]
 
 
 async def arrays_body(

@@ -12,12 +12,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from app.routes._answers import Pieces, arrays_body, encoding_asked, format_asked, pieces_of
+from app.routes._answers import arrays_body, encoding_asked, format_asked
 from app.routes._body import read_arrays, refuse_body
 from app.routes._query import Query
 from app.services import buffers
 from fbxcore.live import Sample
-from fbxcore.wire import FORMATS
 
 MAX_SEED = (1 << 63) - 1
 BUFFER = "/api/v1/buffers/{name}"
@@ -63,8 +62,6 @@ async def sample(request: Request) -> Response:
 
     if request.method == "GET":
         drawn = await buffer.sample(**wanted)
-        if (pieces := pieces_of(drawn.arrays, format, encoding)) is not None:
-            return Pieces(pieces, {"content-type": FORMATS[format], **_how_drawn(drawn)})
         body, headers = await _answer_of(drawn, format, encoding)
         return Response(body, headers=headers)
     await refuse_body(request)

@@ -24,7 +24,7 @@ from fbxcore.wire import _json, _npz, _safetensors
 from fbxcore.wire._arrays import canonical
 from fbxcore.wire._media import FORMATS, format_for, known_format, negotiate
 
-__all__ = ["FORMATS", "MAX_BYTES", "decode", "encode", "encode_parts", "format_for", "negotiate"]
+__all__ = ["FORMATS", "MAX_BYTES", "decode", "encode", "format_for", "negotiate"]
 
 MAX_BYTES = 1 << 30
 """The most bytes that the arrays of one body may take, unless the caller says otherwise."""
@@ -47,11 +47,6 @@ def encode(arrays: Mapping[str, np.ndarray], format: str) -> tuple[bytes, list[s
     """
     write = _codec(format)[0]
     return write({name: canonical(name, arrays[name]) for name in sorted(arrays)})
-
-
-def encode_parts(arrays: Mapping[str, np.ndarray]) -> list[bytes | memoryview]:
-    """Return the safetensors body of arrays in pieces that are views of them, to be sent one by one."""
-    return _safetensors.parts({name: canonical(name, arrays[name]) for name in sorted(arrays)})
 
 
 def decode(

@@ -29,14 +29,9 @@ _CACHED_HEADER = 1 << 13
 
 def encode(arrays: dict[str, np.ndarray]) -> tuple[bytes, list[str]]:
     """Return canonical arrays as a safetensors body; every dtype has a place in it."""
-    return b"".join(parts(arrays)), []
-
-
-def parts(arrays: dict[str, np.ndarray]) -> list[bytes | memoryview]:
-    """Return the pieces of that body one after the other, the arrays uncopied."""
     key = tuple([(name, dtype_name(array.dtype), array.shape) for name, array in arrays.items()])
     header, order = _layout(key)
-    return [header, *[as_buffer(arrays[name]) for name in order]]
+    return b"".join([header, *[as_buffer(arrays[name]) for name in order]]), []
 
 
 @lru_cache(maxsize=512)
