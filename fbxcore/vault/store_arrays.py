@@ -7,6 +7,7 @@ sees a foreign commit only if it reads, in itself, what the other one changed (`
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,10 @@ _WRITER = {
 
 _READER = {"cache_pool": {"total_bytes_limit": 16 << 20}}
 """Tree nodes and decoded chunks of recent reads: a reader shows one generation, so they never go stale."""
+
+
+_AHEAD = 1
+"""Blocks that are read beside the one waited for; each holds its encoded bytes meanwhile."""
 
 
 class Database:
@@ -112,6 +117,20 @@ class Database:
         reads = {name: self.arrays[name][across, along].read(order="C") for name in names}
         turn = (slice(None, None, -1 if flip_rows else 1), slice(None, None, -1 if flip_steps else 1))
         return {name: np.ascontiguousarray(read.result()[turn]) for name, read in reads.items()}
+
+    def read_blocks(self, out: Mapping[str, np.ndarray], starts: Sequence[int], length: int) -> None:
+        """Copy `[start, start + t)`, as far as `length`, into each block of leaves `[G, B, t, ...]`."""
+        copies: deque[list[ts.Future]] = deque()
+        for block, start in enumerate(starts):
+            copies.append([self._copy(name, leaf[block], start, length) for name, leaf in out.items()])
+            while len(copies) > (_AHEAD if block + 1 < len(starts) else 0):
+                for copy in copies.popleft():
+                    copy.result()
+
+    def _copy(self, name: str, out: np.ndarray, start: int, length: int) -> ts.Future:
+        steps = min(out.shape[1], length - start)
+        source = self.arrays[name][:, start : start + steps]
+        return ts.array(out, copy=False)[:, :steps].write(source.translate_to[(0,) * source.rank])
 
     def _empty(self, name: str, rows: int, steps: int) -> np.ndarray:
         array = self.arrays[name]

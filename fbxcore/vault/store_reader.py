@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +106,14 @@ class VaultReader:
         picked = range(self.rows)[rows]
         with _missing_told(self):
             return self._database.read(names, picked, steps)
+
+    def read_blocks(self, out: Mapping[str, np.ndarray], starts: Sequence[int]) -> None:
+        """Fill block g of leaves `[G, B, t, ...]` with the timesteps from `starts[g]`, to the end at most.
+
+        Chunks are decoded into `out` itself, without an array between.
+        """
+        with _missing_told(self):
+            self._database.read_blocks(out, starts, self.length)
 
     def get(self, key: str) -> bytes | None:
         """Return the value of a key of this generation, or None."""

@@ -72,7 +72,7 @@ class WindowStream:
         Args:
             period: timesteps from the start of one window to the next.
             max_bytes: what the two groups may take, the one in use and the one being read. Besides come
-                the batches that are in use, one block, and the reader's cache of 16 MiB.
+                the batches that are in use, and some ten MiB for the reader and its cache.
             leaves: names; None means all.
 
         Raises:
@@ -159,13 +159,10 @@ class WindowStream:
             name: np.empty((*shape, *spec[name].shape), dtype_of(spec[name].dtype)) for name in self._names
         }
 
-    def _read(self, place: dict[str, np.ndarray], blocks: np.ndarray, seed: int) -> _Group:
+    def _read(self, place: Leaves, blocks: np.ndarray, seed: int) -> _Group:
         """Read the blocks of a group and shuffle its windows."""
         firsts = blocks * self._per_block * self._period
-        for at, first in enumerate(firsts):
-            held = self._reader.read(int(first), int(first) + self._block_steps, leaves=self._names)
-            for name, leaf in held.items():
-                place[name][at, :, : leaf.shape[1]] = leaf
+        self._reader.read_blocks(place, firsts.tolist())
         return _Group(place, firsts, self._shuffled(blocks, seed))
 
     def _shuffled(self, blocks: np.ndarray, seed: int) -> np.ndarray:

@@ -1,0 +1,201 @@
+"""Vault: reading windows, slices and everything, against other stores of arrays with the same data.
+
+MuJoCo records (97 B a step, 60,000 steps) and 84x84 frames (4,000 steps, 7 KB each), one row, all as NumPy
+arrays. Each peer is given the layout that suits it: HDF5 in chunks of 1,024 (frames 64) steps without
+compression, which is its fastest; zarr 3 through tensorstore with the chunks and zstd of our vaults; Parquet
+with row groups of 1,024 (64) steps, each leaf a column of fixed-size lists, zstd. Everything is in the page
+cache, and what a peer caches of decoded data it may keep, as we do.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import tensorstore as ts
+
+from benchmarks.report import Ratio, interleaved, print_table
+from fbxcore.spec import parse_spec
+from fbxcore.vault import VaultReader, VaultWriter, WindowStream
+
+Arrays = dict[str, np.ndarray]
+Read = Callable[[int, int], Arrays]
+TARGETS = {"HDF5 (h5py)": 0.5, "zarr 3 (tensorstore)": 1.0, "Parquet (pyarrow)": 1.0}
+WINDOWS = {"window of 32": 32, "slice of 1,000": 1000}
+
+
+def peer_ratios(quick: bool = True) -> list[Ratio]:
+    """Measure reads in turns with each peer; the ratio is its time over ours."""
+    repeats, calls = (3, 5) if quick else (9, 40)
+    rows = []
+    with tempfile.TemporaryDirectory() as directory:
+        for name, data, group in _data(quick):
+            place = Path(directory) / name
+            place.mkdir()
+            reader = _vault(place, data)
+            for peer, theirs in _peers(place, data, group).items():
+                _check_equal(reader.read, theirs, data)
+                for work, start in _work(data):
+                    ours_call, their_call = _calls(reader.read, start), _calls(theirs, start)
+                    few = calls if "whole" not in work else 1
+                    rows.append(
+                        interleaved(
+                            f"{name}, {work}",
+                            peer,
+                            ours_call,
+                            their_call,
+                            calls=few,
+                            repeats=repeats,
+                            target=TARGETS[peer],
+                        )  # fmt: skip
+                    )
+            reader.close()
+    return rows
+
+
+def _data(quick: bool) -> Iterator[tuple[str, Arrays, int]]:
+    """Yield name, leaves `[1, T, ...]` and the steps a chunk of a peer has."""
+    draw = np.random.default_rng(0)
+    steps, frames = (8_000, 400) if quick else (60_000, 4_000)
+    yield "MuJoCo", {
+        "action": draw.standard_normal((1, steps, 6), np.float32),
+        "done": np.zeros((1, steps), bool),
+        "obs": draw.standard_normal((1, steps, 17), np.float32),
+        "reward": draw.standard_normal((1, steps), np.float32),
+    }, 1024  # fmt: skip
+    coarse = draw.integers(0, 256, (1, frames, 12, 12), np.uint8)  # as compressible as drawn frames are
+    yield "84x84", {"image": coarse.repeat(7, 2).repeat(7, 3)}, 64
+
+
+def _work(data: Arrays) -> Iterator[tuple[str, Callable[[], tuple[int, int]]]]:
+    length = next(iter(data.values())).shape[1]
+    for work, steps in WINDOWS.items():
+        steps = min(steps, length // 2)
+
+        def window(draw=random.Random(1), steps=steps) -> tuple[int, int]:
+            start = draw.randrange(length - steps)
+            return start, start + steps
+
+        yield work, window
+    yield "whole", lambda: (0, length)
+
+
+def _calls(read: Read, window: Callable[[], tuple[int, int]]) -> Callable[[], Arrays]:
+    return lambda: read(*window())
+
+
+def _vault(place: Path, data: Arrays, times: int = 1) -> VaultReader:
+    spec = parse_spec({name: {"shape": list(x.shape[2:]), "dtype": x.dtype.name} for name, x in data.items()})
+    with VaultWriter.create(place / "vault" / "1", spec) as writer:
+        for _ in range(times):
+            writer.append(data)
+    return VaultReader.open(writer.path)
+
+
+def _peers(place: Path, data: Arrays, group: int) -> dict[str, Read]:
+    return {
+        "HDF5 (h5py)": _hdf5(place / "data.h5", data, group),
+        "zarr 3 (tensorstore)": _zarr3(place / "zarr", data, group),
+        "Parquet (pyarrow)": _parquet(place / "data.parquet", data, group),
+    }
+
+
+def _hdf5(path: Path, data: Arrays, group: int) -> Read:
+    with h5py.File(path, "w") as file:
+        for name, x in data.items():
+            file.create_dataset(name, data=x, chunks=(1, min(group, x.shape[1]), *x.shape[2:]))
+    leaves = dict(h5py.File(path, "r").items())
+    return lambda start, stop: {name: leaf[:, start:stop] for name, leaf in leaves.items()}
+
+
+def _zarr3(path: Path, data: Arrays, group: int) -> Read:
+    leaves = {}
+    for name, x in data.items():
+        spec = {
+            "driver": "zarr3",
+            "kvstore": {"driver": "file", "path": f"{path}/{name}/"},
+            "context": {"cache_pool": {"total_bytes_limit": 16 << 20}},
+            "recheck_cached_data": False,
+            "metadata": {
+                "shape": list(x.shape),
+                "data_type": x.dtype.name,
+                "chunk_grid": {
+                    "name": "regular",
+                    "configuration": {"chunk_shape": [1, min(group, x.shape[1]), *x.shape[2:]]},
+                },
+                "codecs": [
+                    {"name": "blosc", "configuration": {"cname": "zstd", "clevel": 3, "shuffle": "shuffle"}}
+                ],
+            },
+        }
+        leaves[name] = ts.open(spec, create=True).result()
+        leaves[name].write(x).result()
+
+    def read(start: int, stop: int) -> Arrays:
+        reads = {name: leaf[:, start:stop].read() for name, leaf in leaves.items()}
+        return {name: future.result() for name, future in reads.items()}
+
+    return read
+
+
+def _parquet(path: Path, data: Arrays, group: int) -> Read:
+    shapes = {name: (x.shape[2:], x.dtype) for name, x in data.items()}
+    columns = {}
+    for name, x in data.items():
+        flat, width = pa.array(x.reshape(-1)), int(np.prod(x.shape[2:], dtype=int))
+        columns[name] = flat if x.ndim == 2 else pa.FixedSizeListArray.from_arrays(flat, width)
+    pq.write_table(pa.table(columns), path, row_group_size=group, compression="zstd", use_dictionary=False)
+    file = pq.ParquetFile(path, memory_map=True)
+
+    def read(start: int, stop: int) -> Arrays:
+        groups = range(start // group, (stop - 1) // group + 1)
+        table = file.read_row_groups(list(groups)).slice(start - groups[0] * group, stop - start)
+        return {name: _dense(table[name].combine_chunks(), *shapes[name]) for name in shapes}
+
+    return read
+
+
+def _dense(column: pa.Array, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    flat = column.flatten() if shape else column
+    return flat.to_numpy(zero_copy_only=dtype.kind != "b").reshape(1, -1, *shape)
+
+
+def _check_equal(ours: Read, theirs: Read, data: Arrays) -> None:
+    for name, x in data.items():
+        for read in (ours, theirs):
+            if not np.array_equal(read(3, 300)[name], x[:, 3:300]):
+                raise ValueError(f"`{name}` must be read as it was written.")
+
+
+def stream_ratios(quick: bool = True) -> list[Ratio]:
+    """An epoch of shuffled windows in a third of the data's memory, against reading the vault in order."""
+    draw, steps = np.random.default_rng(0), 32_768
+    data = {"obs": draw.standard_normal((1, steps, 23), np.float32), "done": np.zeros((1, steps), bool)}
+    times = 4 if quick else 64
+    size = times * sum(x.nbytes for x in data.values())
+    with tempfile.TemporaryDirectory() as directory, _vault(Path(directory), data, times) as reader:
+        stream = WindowStream(reader, sequence_length=16, batch_size=64, period=16, max_bytes=size // 3)
+
+        def in_order() -> None:
+            for start in range(0, reader.length, 8192):
+                reader.read(start, start + 8192)
+
+        def shuffled() -> None:
+            for _ in stream.epoch(0):
+                pass
+
+        work = f"an epoch of windows of 16, {size >> 20} MiB in {size // 3 >> 20} MiB"
+        return [
+            interleaved(work, "our own read in order", shuffled, in_order, calls=1, repeats=3 if quick else 7)
+        ]
+
+
+if __name__ == "__main__":
+    print_table("Vault against other stores", peer_ratios(quick=False))
+    print_table("Vault, shuffled", stream_ratios(quick=False))
