@@ -104,7 +104,7 @@ def arrays_of(answer: Any) -> dict[str, np.ndarray]:
     return wire.decode(answer.content, wire.format_for(answer.headers["content-type"]))
 
 
-def refused(answer: Any, status: int, code: str, *words: str) -> dict[str, Any]:
+def assert_refused(answer: Any, status: int, code: str, *words: str) -> dict[str, Any]:
     """Check that an answer is a problem document of a status and code whose sentence has the words."""
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/problem+json"

@@ -82,7 +82,7 @@ def demo(served, *arguments):
     )  # fmt: skip
 
 
-def check_consistent(client):
+def assert_consistent(client):
     """What the buffer counted, what the vault holds and what the newest version has are the same steps."""
     for name in ("cartpole", "pong"):
         found = client.buffer(name).describe()
@@ -102,7 +102,7 @@ def test_the_demo_fills_buffers_and_vaults(served):
         versions = client.vault("cartpole/run1").versions()
         tags = client.vault("pong/run1").tags()
         priorities = client.buffer("cartpole").histogram("priority")
-        check_consistent(client)
+        assert_consistent(client)
 
     assert process.returncode == 0, output
     assert "The demo is over." in output
@@ -123,7 +123,7 @@ def test_ctrl_c_leaves_everything_consistent(served):
         before = client.buffer("cartpole").describe()["added"]
         time.sleep(0.5)
         after = client.buffer("cartpole").describe()["added"]
-        check_consistent(client)
+        assert_consistent(client)
 
     assert process.returncode == 0, output
     assert "The demo was stopped." in output and "Traceback" not in output

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from app import errors
 from app.main import create_app
 from fbxcore import errors as fbx
-from tests.app.support import BASE, Api, refused, settings_of
+from tests.app.support import BASE, Api, assert_refused, settings_of
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_the_frameworks_own_errors_are_problems_too(
     """404, 405 and later resources have the same form as ours; 405 says what is allowed."""
     answer = api.request(method, path)
 
-    refused(answer, status, code)
+    assert_refused(answer, status, code)
     assert ("allow" in answer.headers) == (status == 405)
 
 
@@ -99,9 +99,9 @@ def test_what_goes_wrong_on_our_side_is_a_problem_without_secrets(tmp_path) -> N
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with TestClient(app, base_url=BASE, raise_server_exceptions=False) as client:
-        problem = refused(client.get("/broken"), 500, "internal")
+        problem = assert_refused(client.get("/broken"), 500, "internal")
         assert "secret" not in str(problem)
-        refused(client.get("/full"), 507, "disk_full")
+        assert_refused(client.get("/full"), 507, "disk_full")
 
 
 @pytest.mark.parametrize(

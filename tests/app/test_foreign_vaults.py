@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from flashbax.vault import Vault
 
-from tests.app.support import Api, arrays_of, buffer_body, refused, send, serve
+from tests.app.support import Api, arrays_of, assert_refused, buffer_body, send, serve
 
 URL = "/api/v1/vaults"
 STEPS = 6
@@ -118,9 +118,9 @@ def test_the_list_has_them_all(shown: Api) -> None:
 def test_nothing_writes_into_them(shown: Api) -> None:
     """Appending and persisting are 409 `read_only`."""
     answer = send(shown, f"{address('dict')}/experience", leaves_of("dict"))
-    refused(answer, 409, "read_only", "'plain/uid0'")
+    assert_refused(answer, 409, "read_only", "'plain/uid0'")
     body = buffer_body("x", persist_to="plain/uid0")
-    refused(shown.post("/api/v1/buffers", json=body), 409, "read_only", "`persist_to`")
+    assert_refused(shown.post("/api/v1/buffers", json=body), 409, "read_only", "`persist_to`")
 
 
 def test_versions_tags_and_notes_lie_beside_them(shown: Api) -> None:
@@ -193,8 +193,8 @@ def test_what_a_foreign_writer_shuts_out_is_told_after_a_restart_too(tmp_path: P
         )
         Vault("walk", experience, rel_dir=str(tmp_path / "vaults"), vault_uid="run1").write(state)
         assert api.post(added, json={"n": [[3, 4]]}).status_code == 201
-        refused(api.get(f"{URL}/walk/run1/slice"), 409, "foreign_writer", "walk/run1")
+        assert_refused(api.get(f"{URL}/walk/run1/slice"), 409, "foreign_writer", "walk/run1")
 
     with serve(tmp_path) as api:
-        refused(api.get(f"{URL}/walk/run1/slice"), 409, "foreign_writer", "walk/run1")
+        assert_refused(api.get(f"{URL}/walk/run1/slice"), 409, "foreign_writer", "walk/run1")
         assert arrays_of(api.get(f"{URL}/walk/run1/slice?ref=before"))["n"].tolist() == [[0, 1, 2]]

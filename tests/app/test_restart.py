@@ -19,9 +19,9 @@ from tests.app.support import (
     SPEC,
     Api,
     arrays_of,
+    assert_refused,
     buffer_body,
     fresh_postgres,
-    refused,
     send,
     serve,
     settings_of,
@@ -146,13 +146,13 @@ def test_one_damaged_buffer_leaves_the_others_alone(copied: Path) -> None:
 
     with serve(copied) as api:
         for path in ("", "/sample", "/stats"):
-            refused(api.get(f"{BUFFERS}/alone{path}"), 409, "damaged", "alone")
-        refused(send(api, f"{BUFFERS}/alone/experience", steps(2, 1)), 409, "damaged")
+            assert_refused(api.get(f"{BUFFERS}/alone{path}"), 409, "damaged", "alone")
+        assert_refused(send(api, f"{BUFFERS}/alone/experience", steps(2, 1)), 409, "damaged")
         states = {item["name"]: item["state"] for item in api.get(BUFFERS).json()["items"]}
         assert states == {"alone": "damaged", "kept": "open"}
         assert api.get(f"{BUFFERS}/kept/sample").status_code == 200
-        refused(api.put(f"{BUFFERS}/alone", json=buffer_body("alone")), 409, "damaged")
-        refused(api.delete(f"{BUFFERS}/alone"), 409, "unpersisted_data")
+        assert_refused(api.put(f"{BUFFERS}/alone", json=buffer_body("alone")), 409, "damaged")
+        assert_refused(api.delete(f"{BUFFERS}/alone"), 409, "unpersisted_data")
         assert api.delete(f"{BUFFERS}/alone?discard=true").status_code == 204
         assert api.post(BUFFERS, json=buffer_body("alone")).status_code == 201
 
@@ -242,15 +242,17 @@ def test_a_buffer_that_replays_is_starting_until_it_is_there(
 
     monkeypatch.setattr(LiveBuffer, "open", classmethod(slow))
     with serve(copied, start_wait_s=0) as api:
-        problem = refused(api.get(f"{BUFFERS}/alone/sample"), 503, "starting", "3 of 10")
+        problem = assert_refused(api.get(f"{BUFFERS}/alone/sample"), 503, "starting", "3 of 10")
         assert problem["progress"] == {"done": 3, "total": 10, "unit": "frames"}
         assert api.get(f"{BUFFERS}/alone").headers["retry-after"] == "1"
         assert api.get("/readyz").status_code == 503
         assert api.get("/readyz").json()["progress"]["alone"] == {"done": 3, "total": 10}
         assert api.get("/livez").status_code == 200
         assert api.get(VAULTS).json()["total"]["value"] == 2
-        refused(api.post(BUFFERS, json=buffer_body("alone")), 409, "exists")
-        refused(api.post(BUFFERS, json=buffer_body("new", persist_to="kept/run1")), 409, "vault_in_use")
+        assert_refused(api.post(BUFFERS, json=buffer_body("alone")), 409, "exists")
+        assert_refused(
+            api.post(BUFFERS, json=buffer_body("new", persist_to="kept/run1")), 409, "vault_in_use"
+        )
         api.portal.call(gate.set)
         api.portal.call(api.app.state.deck.wait_ready)
         assert api.get("/readyz").json()["status"] == "ok"
@@ -273,7 +275,7 @@ def test_settings_are_not_shared_between_two_services(tmp_path: Path) -> None:
     with serve(tmp_path / "one") as one, serve(tmp_path / "two", token="t") as two:
         one.post(BUFFERS, json=buffer_body("mine"))
 
-        refused(two.get(BUFFERS), 401, "unauthorized")
+        assert_refused(two.get(BUFFERS), 401, "unauthorized")
         answer = two.get(BUFFERS, headers={"authorization": "Bearer t"})
         assert answer.json()["items"] == []
         assert one.get(BUFFERS).json()["total"]["value"] == 1
@@ -302,7 +304,7 @@ def test_without_its_database_the_service_still_serves_what_lies_in_files(tmp_pa
                 admin.execute(f"drop database {url.rpartition('/')[2]} with (force)")
 
             answer = api.get(VAULTS)
-            refused(answer, 503, "database_down")
+            assert_refused(answer, 503, "database_down")
             assert answer.headers["retry-after"] == "5"
             assert api.get("/readyz").json()["status"] == "down"
             assert api.get("/readyz").status_code == 503

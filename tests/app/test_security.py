@@ -10,7 +10,7 @@ import pytest
 from app.main import create_app
 from app.security import COOKIE
 from fbxcore.errors import InvalidArgumentError
-from tests.app.support import Api, buffer_body, refused, send, serve, settings_of, steps
+from tests.app.support import Api, assert_refused, buffer_body, send, serve, settings_of, steps
 
 BUFFERS = "/api/v1/buffers"
 TOKEN = "a-long-token"
@@ -72,7 +72,7 @@ def test_without_the_token_every_resource_is_401(guarded: Api, headers: dict) ->
         ("GET", "/openapi.json"),
     ]:
         answer = guarded.request(method, path, headers=headers)
-        refused(answer, 401, "unauthorized", "`Authorization`")
+        assert_refused(answer, 401, "unauthorized", "`Authorization`")
         assert answer.headers["www-authenticate"] == "Bearer"
         assert TOKEN not in answer.text
 
@@ -82,7 +82,7 @@ def test_with_the_token_everything_is_served(guarded: Api) -> None:
     headers = {"authorization": f"Bearer {TOKEN}"}
 
     assert guarded.get(BUFFERS, headers=headers).status_code == 200
-    refused(guarded.get(f"{BUFFERS}/x/sample", headers=headers), 404, "not_found")
+    assert_refused(guarded.get(f"{BUFFERS}/x/sample", headers=headers), 404, "not_found")
 
 
 def test_health_and_login_need_no_token(guarded: Api) -> None:
@@ -98,7 +98,7 @@ def test_a_browser_without_cookie_is_sent_to_login(guarded: Api) -> None:
     answer = guarded.get("/buffers", headers=headers)
 
     assert (answer.status_code, answer.headers["location"]) == (303, "/login?next=/buffers")
-    refused(guarded.get(BUFFERS, headers=headers), 401, "unauthorized")
+    assert_refused(guarded.get(BUFFERS, headers=headers), 401, "unauthorized")
 
 
 def test_the_token_is_exchanged_for_a_cookie_that_does_not_tell_it(guarded: Api) -> None:
@@ -136,7 +136,7 @@ def test_a_wrong_token_shows_the_form_again(guarded: Api) -> None:
 )
 def test_unknown_host_names_are_refused(api: Api, host: str) -> None:
     """A name that points at us cannot read us: 421."""
-    refused(
+    assert_refused(
         api.get(BUFFERS, headers={"host": host}), 421, "unknown_host", "`Host`", "FLASHDECK_ALLOWED_HOSTS"
     )
 
@@ -153,7 +153,7 @@ def test_allowed_hosts_are_known(tmp_path: Path) -> None:
     """Names of FLASHDECK_ALLOWED_HOSTS are served in any case and port; others are not."""
     with serve(tmp_path / "data", allowed_hosts="deck.example, other") as api:
         assert api.get("/livez", headers={"host": "Deck.Example:443"}).status_code == 200
-        refused(api.get("/livez", headers={"host": "x.deck.example"}), 421, "unknown_host")
+        assert_refused(api.get("/livez", headers={"host": "x.deck.example"}), 421, "unknown_host")
 
 
 CROSS = [
@@ -180,7 +180,7 @@ def test_other_sites_neither_sample_nor_change(api: Api, filled: str, headers: d
         ("PUT", filled),
         ("GET", filled),
     ]:
-        refused(api.request(method, path, headers=headers), 403, "cross_site", "`Origin`")
+        assert_refused(api.request(method, path, headers=headers), 403, "cross_site", "`Origin`")
     assert api.get(filled).json() == before
 
 
@@ -190,9 +190,9 @@ def test_other_sites_may_open_a_page_but_not_sample_by_navigation(api: Api, fill
 
     assert api.get("/livez", headers=link).status_code == 200
     assert api.get(filled, headers=link).status_code == 200
-    refused(api.get(f"{filled}/sample", headers=link), 403, "cross_site")
-    refused(api.post(f"{filled}/reset?discard=true", headers=link), 403, "cross_site")
-    refused(api.get("/livez", headers=link | {"sec-fetch-dest": "iframe"}), 403, "cross_site")
+    assert_refused(api.get(f"{filled}/sample", headers=link), 403, "cross_site")
+    assert_refused(api.post(f"{filled}/reset?discard=true", headers=link), 403, "cross_site")
+    assert_refused(api.get("/livez", headers=link | {"sec-fetch-dest": "iframe"}), 403, "cross_site")
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_a_trusted_proxy_says_the_host(tmp_path: Path) -> None:
     with serve(tmp_path / "one", trusted_proxies="testclient", **given) as api:
         assert api.post("/api/v1/scan", headers=headers).status_code == 200
     with serve(tmp_path / "two", **given) as api:
-        refused(api.post("/api/v1/scan", headers=headers), 403, "cross_site")
+        assert_refused(api.post("/api/v1/scan", headers=headers), 403, "cross_site")
 
 
 def test_a_root_path_is_on_every_address(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def arrays():
     return found
 
 
-def _equal(got, want):
+def _assert_equal(got, want):
     assert sorted(got) == sorted(want)
     for name, array in want.items():
         assert got[name].dtype == array.dtype, name
@@ -48,7 +48,7 @@ def test_every_dtype_comes_back_as_it_was(arrays, format):
     """safetensors and msgpack hold every dtype a spec may have, bfloat16 included."""
     body, converted = wire.encode(arrays, format)
 
-    _equal(wire.decode(body, format), arrays)
+    _assert_equal(wire.decode(body, format), arrays)
     assert converted == []
 
 
@@ -56,7 +56,7 @@ def test_npz_widens_bfloat16_and_says_so(arrays):
     """npz has no bfloat16: it becomes float32 with the same values, and the caller is told."""
     body, converted = wire.encode(arrays, "npz")
 
-    _equal(wire.decode(body, "npz"), arrays | {"x/bfloat16": arrays["x/bfloat16"].astype(np.float32)})
+    _assert_equal(wire.decode(body, "npz"), arrays | {"x/bfloat16": arrays["x/bfloat16"].astype(np.float32)})
     assert converted == ["x/bfloat16: bfloat16 -> float32"]
 
 
@@ -72,7 +72,7 @@ def test_json_comes_back_exactly_under_the_spec():
     spec = {name: LeafSpec((), array.dtype.name) for name, array in want.items()}
     body, converted = wire.encode(want, "json")
 
-    _equal(wire.decode(body, "json", spec=spec), want)
+    _assert_equal(wire.decode(body, "json", spec=spec), want)
     assert converted == []
     assert json.loads(body)["f"] == ["NaN", "Infinity", "-Infinity", 0.1, -0.0]
 
@@ -101,7 +101,7 @@ def test_json_reads_nested_names():
     nested = wire.decode(b'{"obs": {"image": [[1, 2]]}, "r": [0]}', "json")
     flat = wire.decode(b'{"obs/image": [[1, 2]], "r": [0]}', "json")
 
-    _equal(nested, flat)
+    _assert_equal(nested, flat)
     assert list(nested) == ["obs/image", "r"]
 
 
@@ -132,7 +132,7 @@ def test_a_fraction_of_nothing_is_an_integer():
     """1.0 fits an integer leaf, beside an integer that float64 could not hold."""
     got = wire.decode(b'{"a": [1.0, 9007199254740993]}', "json", spec={"a": LeafSpec((), "int64")})
 
-    _equal(got, {"a": np.array([1, 9007199254740993])})
+    _assert_equal(got, {"a": np.array([1, 9007199254740993])})
 
 
 @pytest.mark.parametrize(
@@ -165,8 +165,8 @@ def test_safetensors_bodies_are_those_of_the_package(arrays):
 
     assert body == safetensors.numpy.save(arrays)
     del arrays["x/bfloat16"]  # which the package writes but does not read
-    _equal(wire.decode(safetensors.numpy.save(arrays), "safetensors"), arrays)
-    _equal(safetensors.numpy.load(wire.encode(arrays, "safetensors")[0]), arrays)
+    _assert_equal(wire.decode(safetensors.numpy.save(arrays), "safetensors"), arrays)
+    _assert_equal(safetensors.numpy.load(wire.encode(arrays, "safetensors")[0]), arrays)
 
 
 def test_safetensors_arrays_start_aligned(arrays):
@@ -185,7 +185,7 @@ def test_safetensors_metadata_is_ignored():
     """A file with `__metadata__`, as torch writes, is read."""
     body = safetensors.numpy.save({"x": np.arange(3)}, metadata={"format": "np"})
 
-    _equal(wire.decode(body, "safetensors"), {"x": np.arange(3)})
+    _assert_equal(wire.decode(body, "safetensors"), {"x": np.arange(3)})
 
 
 def test_numpy_reads_our_npz(arrays):
@@ -194,7 +194,7 @@ def test_numpy_reads_our_npz(arrays):
     with np.load(io.BytesIO(body), allow_pickle=False) as loaded:
         got = {name: loaded[name] for name in loaded.files}
 
-    _equal(got, arrays | {"x/bfloat16": arrays["x/bfloat16"].astype(np.float32)})
+    _assert_equal(got, arrays | {"x/bfloat16": arrays["x/bfloat16"].astype(np.float32)})
     assert zipfile.ZipFile(io.BytesIO(body)).testzip() is None
 
 
@@ -206,7 +206,7 @@ def test_we_read_numpys_npz(arrays, save):
     file = io.BytesIO()
     save(file, **arrays, big=np.arange(3, dtype=">i4"))
 
-    _equal(wire.decode(file.getvalue(), "npz"), arrays | {"big": np.arange(3, dtype="<i4")})
+    _assert_equal(wire.decode(file.getvalue(), "npz"), arrays | {"big": np.arange(3, dtype="<i4")})
 
 
 def test_npz_of_bfloat16_is_read_where_the_spec_knows():
@@ -215,7 +215,7 @@ def test_npz_of_bfloat16_is_read_where_the_spec_knows():
     want = {"x": np.arange(3).astype(ml_dtypes.bfloat16)}
     np.savez(file, **want)
 
-    _equal(wire.decode(file.getvalue(), "npz", spec={"x": LeafSpec((), "bfloat16")}), want)
+    _assert_equal(wire.decode(file.getvalue(), "npz", spec={"x": LeafSpec((), "bfloat16")}), want)
     with pytest.raises(InvalidArgumentError, match="leaf `x` has the dtype '[|<]V2'"):
         wire.decode(file.getvalue(), "npz")
 
@@ -311,7 +311,7 @@ def test_any_names_and_shapes_come_back(format, arrays):
     """Whatever the names, dtypes and shapes are, they come back; the spec decides what it takes."""
     if "__metadata__" in arrays:
         return
-    _equal(wire.decode(wire.encode(arrays, format)[0], format), arrays)
+    _assert_equal(wire.decode(wire.encode(arrays, format)[0], format), arrays)
 
 
 def _safetensors(header, data=b""):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.schemas.buffers import BufferPublic
-from tests.app.support import SPEC, Api, buffer_body, refused, send, serve, steps
+from tests.app.support import SPEC, Api, assert_refused, buffer_body, send, serve, steps
 
 URL = "/api/v1/buffers"
 
@@ -43,7 +43,9 @@ def test_a_second_post_is_refused_and_changes_nothing(api: Api) -> None:
     """POST of an existing name is 409, also with another configuration."""
     made = make(api, "twice")
 
-    refused(api.post(URL, json=buffer_body("twice", max_length=128)), 409, "exists", "`name`", "'twice'")
+    assert_refused(
+        api.post(URL, json=buffer_body("twice", max_length=128)), 409, "exists", "`name`", "'twice'"
+    )
     assert api.get(f"{URL}/twice").json() == made
 
 
@@ -53,7 +55,7 @@ def test_put_can_be_run_twice(api: Api) -> None:
 
     assert api.put(f"{URL}/put", json=body).status_code == 201
     assert api.put(f"{URL}/put", json=body).status_code == 200
-    problem = refused(
+    problem = assert_refused(
         api.put(f"{URL}/put", json=body | {"max_length": 128}), 409, "config_differs", "`max_length`"
     )
     assert problem["difference"] == {"max_length": {"is": 64, "given": 128}}
@@ -69,7 +71,9 @@ def test_put_takes_defaults_for_what_is_left_out(api: Api) -> None:
 
 def test_put_refuses_another_name_in_the_body(api: Api) -> None:
     """The path names the buffer."""
-    refused(api.put(f"{URL}/one", json=buffer_body("other")), 422, "invalid_argument", "`name`", "'one'")
+    assert_refused(
+        api.put(f"{URL}/one", json=buffer_body("other")), 422, "invalid_argument", "`name`", "'one'"
+    )
 
 
 def test_a_dry_run_answers_the_same_and_makes_nothing(api: Api) -> None:
@@ -77,7 +81,7 @@ def test_a_dry_run_answers_the_same_and_makes_nothing(api: Api) -> None:
     answer = api.post(f"{URL}?dry_run=true", json=buffer_body("dry"))
 
     assert answer.status_code == 200
-    refused(api.get(f"{URL}/dry"), 404, "not_found", "'dry'")
+    assert_refused(api.get(f"{URL}/dry"), 404, "not_found", "'dry'")
     made = make(api, "dry")
     assert {k: v for k, v in answer.json().items() if k != "created_at"} == {
         k: v for k, v in made.items() if k != "created_at"
@@ -89,12 +93,14 @@ def test_a_dry_run_of_put_makes_nothing_and_finds_what_is_there(api: Api) -> Non
     url, changed = f"{URL}/dry-put?dry_run=true", buffer_body("dry-put", sample_batch_size=5)
 
     before = api.put(url, json=buffer_body("dry-put"))
-    refused(api.get(f"{URL}/dry-put"), 404, "not_found", "'dry-put'")
+    assert_refused(api.get(f"{URL}/dry-put"), 404, "not_found", "'dry-put'")
     make(api, "dry-put")
     after = api.put(url, json=buffer_body("dry-put"))
     assert (before.status_code, after.status_code) == (200, 200)
-    refused(api.put(url, json=changed), 409, "config_differs", "`sample_batch_size`")
-    refused(api.post(f"{URL}?dry_run=true&dry_run=false", json=changed), 422, "invalid_argument", "`dry_run`")
+    assert_refused(api.put(url, json=changed), 409, "config_differs", "`sample_batch_size`")
+    assert_refused(
+        api.post(f"{URL}?dry_run=true&dry_run=false", json=changed), 422, "invalid_argument", "`dry_run`"
+    )
 
 
 @pytest.mark.parametrize(
@@ -147,7 +153,7 @@ def test_a_wrong_configuration_names_its_field_and_makes_nothing(
         api.put(f"{URL}/wrong", json=buffer_body("wrong", **change)),
         api.post(f"{URL}?dry_run=true", json=buffer_body("wrong", **change)),
     ):
-        problem = refused(answer, 422, code)
+        problem = assert_refused(answer, 422, code)
         assert field in problem["detail"] + str(problem["errors"]), problem
     assert api.get(URL).json() == before
 
@@ -158,7 +164,7 @@ def test_a_wrong_configuration_names_its_field_and_makes_nothing(
 )
 def test_a_wrong_name_is_refused_and_no_file_is_made(tmp_path: Path, api: Api, name: object) -> None:
     """Names that are no plain names, WB-07, are 422 with the rule in the sentence."""
-    refused(
+    assert_refused(
         api.post(URL, json=buffer_body("x") | {"name": name}), 422, "invalid_argument", "`name` must match"
     )
 
@@ -183,10 +189,12 @@ def test_a_body_that_is_no_json_object_is_refused(api: Api, body: bytes) -> None
 
 def test_unknown_parameters_are_named_and_never_ignored(api: Api) -> None:
     """`?dryrun=1` is 422 naming it, and nothing is made."""
-    problem = refused(api.post(f"{URL}?dryrun=1", json=buffer_body("typo")), 422, "not_supported", "`dryrun`")
+    problem = assert_refused(
+        api.post(f"{URL}?dryrun=1", json=buffer_body("typo")), 422, "not_supported", "`dryrun`"
+    )
 
     assert problem["errors"][0]["loc"] == ["query", "dryrun"]
-    refused(api.get(f"{URL}/typo"), 404, "not_found")
+    assert_refused(api.get(f"{URL}/typo"), 404, "not_found")
 
 
 def test_a_list_is_cut_into_pages_that_hold_each_buffer_once(api: Api) -> None:
@@ -219,12 +227,14 @@ def test_a_buffer_with_data_that_lie_nowhere_else_is_not_deleted(api: Api) -> No
     make(api, "precious")
     send(api, f"{URL}/precious/experience", steps(2, 3))
 
-    problem = refused(api.delete(f"{URL}/precious"), 409, "unpersisted_data", "6 timesteps", "discard=true")
+    problem = assert_refused(
+        api.delete(f"{URL}/precious"), 409, "unpersisted_data", "6 timesteps", "discard=true"
+    )
     assert problem["unpersisted"] == 6
-    refused(api.post(f"{URL}/precious/reset"), 409, "unpersisted_data")
+    assert_refused(api.post(f"{URL}/precious/reset"), 409, "unpersisted_data")
     assert api.get(f"{URL}/precious").json()["size"] == 6
     assert api.delete(f"{URL}/precious?discard=true").status_code == 204
-    refused(api.get(f"{URL}/precious"), 404, "not_found")
+    assert_refused(api.get(f"{URL}/precious"), 404, "not_found")
     assert make(api, "precious")["size"] == 0
 
 
@@ -242,7 +252,7 @@ def test_reset_forgets_the_items(api: Api) -> None:
 
     answer = api.post(f"{URL}/reset/reset?discard=true")
     assert (answer.json()["size"], answer.json()["position"], answer.json()["added"]) == (0, 0, 10)
-    refused(api.get(f"{URL}/reset/sample"), 409, "not_enough_data")
+    assert_refused(api.get(f"{URL}/reset/sample"), 409, "not_enough_data")
 
 
 def test_a_persisted_buffer_is_deleted_and_its_vault_stays(api: Api) -> None:
@@ -259,8 +269,8 @@ def test_two_buffers_never_write_one_vault(api: Api) -> None:
     make(api, "first", persist_to="shared/run1")
 
     answer = api.post(URL, json=buffer_body("second", persist_to="shared/run1"))
-    refused(answer, 409, "vault_in_use", "`persist_to`", "'first'")
-    refused(api.get(f"{URL}/second"), 404, "not_found")
+    assert_refused(answer, 409, "vault_in_use", "`persist_to`", "'first'")
+    assert_refused(api.get(f"{URL}/second"), 404, "not_found")
 
 
 def test_a_vault_is_continued_only_with_equal_spec_and_rows(api: Api) -> None:
@@ -272,9 +282,9 @@ def test_a_vault_is_continued_only_with_equal_spec_and_rows(api: Api) -> None:
     other = buffer_body("other", persist_to="continued/run1") | {
         "spec": {"x": {"shape": [], "dtype": "int32"}}
     }
-    refused(api.post(URL, json=other), 409, "vault_differs", "`persist_to`")
+    assert_refused(api.post(URL, json=other), 409, "vault_differs", "`persist_to`")
     rows = buffer_body("other", persist_to="continued/run1", add_batch_size=4)
-    refused(api.post(URL, json=rows), 409, "vault_differs", "`persist_to`")
+    assert_refused(api.post(URL, json=rows), 409, "vault_differs", "`persist_to`")
     made = make(api, "after", persist_to="continued/run1")
     assert made["size"] == 0  # it refills only from what it wrote itself
     send(api, f"{URL}/after/experience", steps(2, 3, start=5))
@@ -285,7 +295,7 @@ def test_nothing_of_a_buffer_can_be_changed_yet(api: Api) -> None:
     """PATCH names the field it cannot change."""
     make(api, "fixed")
 
-    refused(api.patch(f"{URL}/fixed", json={"durability": "os"}), 422, "not_supported", "`durability`")
+    assert_refused(api.patch(f"{URL}/fixed", json={"durability": "os"}), 422, "not_supported", "`durability`")
     assert api.patch(f"{URL}/fixed", json={}).status_code == 200
 
 
@@ -331,10 +341,12 @@ def test_a_link_in_the_data_directory_is_never_followed(tmp_path: Path) -> None:
         (tmp_path / "data/buffers/linked").symlink_to(outside)
         (tmp_path / "data/vaults/linked").symlink_to(outside)
 
-        refused(api.post(URL, json=buffer_body("linked")), 422, "link_in_path", "'linked'")
-        refused(api.post(URL, json=buffer_body("ok", persist_to="linked/x")), 422, "link_in_path", "'linked'")
+        assert_refused(api.post(URL, json=buffer_body("linked")), 422, "link_in_path", "'linked'")
+        assert_refused(
+            api.post(URL, json=buffer_body("ok", persist_to="linked/x")), 422, "link_in_path", "'linked'"
+        )
         vault = {"vault_name": "linked", "vault_uid": "x", "spec": SPEC}
-        refused(api.post("/api/v1/vaults", json=vault), 422, "link_in_path", "'linked'")
+        assert_refused(api.post("/api/v1/vaults", json=vault), 422, "link_in_path", "'linked'")
     assert list(outside.iterdir()) == []
     with serve(tmp_path / "data") as api:
-        refused(api.get(f"{URL}/linked"), 404, "not_found")
+        assert_refused(api.get(f"{URL}/linked"), 404, "not_found")

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from fbxcore.client import Client
-from tests.app.support import SPEC, Api, refused, steps
+from tests.app.support import SPEC, Api, assert_refused, steps
 from tests.served import Served, serve
 
 URL = "/api/v1/events"
@@ -169,13 +169,13 @@ def test_server_stops_while_a_stream_is_open(tmp_path) -> None:
 
 def test_an_unknown_topic_is_refused(api: Api) -> None:
     """A word that is no topic is 422, a buffer or vault that is not there is 404."""
-    refused(api.get(f"{URL}?topics=weather"), 422, "invalid_argument", "'weather'")
-    refused(api.get(f"{URL}?topics=buffer:nope"), 404, "not_found", "'nope'")
-    refused(api.get(f"{URL}?topics=vault:nope/run1"), 404, "not_found", "'nope/run1'")
+    assert_refused(api.get(f"{URL}?topics=weather"), 422, "invalid_argument", "'weather'")
+    assert_refused(api.get(f"{URL}?topics=buffer:nope"), 404, "not_found", "'nope'")
+    assert_refused(api.get(f"{URL}?topics=vault:nope/run1"), 404, "not_found", "'nope/run1'")
 
 
 def test_a_last_event_id_of_somebody_else_is_refused(api: Api) -> None:
     """`Last-Event-ID` must be a number."""
     headers = {"last-event-id": "abc", "accept": "application/json"}
 
-    refused(api.get(URL, headers=headers), 422, "invalid_argument", "Last-Event-ID")
+    assert_refused(api.get(URL, headers=headers), 422, "invalid_argument", "Last-Event-ID")

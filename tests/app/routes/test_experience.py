@@ -13,7 +13,7 @@ import pytest
 import zstandard
 
 from fbxcore import wire
-from tests.app.support import Api, arrays_of, buffer_body, refused, send, serve, steps
+from tests.app.support import Api, arrays_of, assert_refused, buffer_body, send, serve, steps
 
 URL = "/api/v1/buffers"
 FORMATS = list(wire.FORMATS)
@@ -125,9 +125,9 @@ def test_accept_chooses_the_format_and_npz_is_for_everybody_else(api: Api, fille
         ("text/html,application/msgpack;q=0.5", "application/msgpack"),
     ]:
         assert api.get(url, headers={"accept": accept}).headers["content-type"] == media
-    refused(api.get(url, headers={"accept": "image/png"}), 406, "not_acceptable", "application/x-npz")
-    refused(api.get(f"{url}&format=pickle"), 406, "not_acceptable", "safetensors, npz")
-    refused(api.get(f"{url}&format=arrow"), 422, "not_supported", "'arrow'")
+    assert_refused(api.get(url, headers={"accept": "image/png"}), 406, "not_acceptable", "application/x-npz")
+    assert_refused(api.get(f"{url}&format=pickle"), 406, "not_acceptable", "safetensors, npz")
+    assert_refused(api.get(f"{url}&format=arrow"), 422, "not_supported", "'arrow'")
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,9 @@ def test_a_sample_over_the_limit_of_an_answer_is_refused_before_it_is_drawn(tmp_
         api.put(f"{URL}/small", json=buffer_body("small"))
         send(api, f"{URL}/small/experience", steps(2, 8))
 
-        refused(api.get(f"{URL}/small/sample?batch_size=1000"), 422, "limit_exceeded", "`batch_size`", "4096")
+        assert_refused(
+            api.get(f"{URL}/small/sample?batch_size=1000"), 422, "limit_exceeded", "`batch_size`", "4096"
+        )
         assert api.get(f"{URL}/small/sample?batch_size=10").status_code == 200
 
 
@@ -179,7 +181,7 @@ def test_too_little_data_says_how_much_is_missing(api: Api, empty: str) -> None:
     send(api, f"{empty}/experience", steps(2, 1))
 
     for wait in (0, 30):
-        problem = refused(api.get(f"{empty}/sample?timeout_ms={wait}"), 409, "not_enough_data")
+        problem = assert_refused(api.get(f"{empty}/sample?timeout_ms={wait}"), 409, "not_enough_data")
         assert problem["needed"] == 4
 
 
@@ -235,7 +237,7 @@ def test_experience_of_another_structure_names_the_leaf_and_adds_nothing(
     given = steps(2, 3)
     change(given)
 
-    refused(send(api, f"{filled}/experience", given, format=format), 422, code, *words)
+    assert_refused(send(api, f"{filled}/experience", given, format=format), 422, code, *words)
     assert size(api, filled) == 40
 
 
@@ -307,7 +309,9 @@ def test_fewer_bytes_than_announced_are_refused(api: Api, filled: str) -> None:
     body = wire.encode(steps(2, 2), "safetensors")[0]
     headers = {"content-type": wire.FORMATS["safetensors"], "content-length": str(len(body) + 10)}
 
-    refused(api.post(f"{filled}/experience", content=body, headers=headers), 400, "incomplete_body", "`body`")
+    assert_refused(
+        api.post(f"{filled}/experience", content=body, headers=headers), 400, "incomplete_body", "`body`"
+    )
     assert size(api, filled) == 40
 
 
@@ -319,7 +323,7 @@ def test_media_types_that_are_not_read_are_listed(api: Api, filled: str) -> None
         {"content-type": "application/x-pickle"},
     ):
         answer = api.post(f"{filled}/experience", content=b"x", headers=headers)
-        refused(answer, 415, "unsupported_media_type", "application/x-safetensors")
+        assert_refused(answer, 415, "unsupported_media_type", "application/x-safetensors")
 
 
 def test_cast_converts_same_kinds_and_says_so(api: Api, empty: str) -> None:
@@ -331,15 +335,19 @@ def test_cast_converts_same_kinds_and_says_so(api: Api, empty: str) -> None:
     assert answer.status_code == 201
     assert answer.headers["x-converted"] == "reward: float64 -> float32"
     given["action"] = given["action"].astype(np.float32)
-    refused(send(api, f"{empty}/experience?cast=same_kind", given), 422, "structure_mismatch", "`action`")
-    refused(send(api, f"{empty}/experience?cast=unsafe", steps(2, 3)), 422, "invalid_argument", "`cast`")
+    assert_refused(
+        send(api, f"{empty}/experience?cast=same_kind", given), 422, "structure_mismatch", "`action`"
+    )
+    assert_refused(
+        send(api, f"{empty}/experience?cast=unsafe", steps(2, 3)), 422, "invalid_argument", "`cast`"
+    )
     assert size(api, empty) == 6
 
 
 def test_a_cast_that_would_change_values_is_refused(api: Api, empty: str) -> None:
     """2**40 does not fit int32, and 1e300 no float32: 422, nothing added."""
     given = steps(2, 3)
-    refused(
+    assert_refused(
         send(
             api,
             f"{empty}/experience?cast=same_kind",
@@ -349,7 +357,7 @@ def test_a_cast_that_would_change_values_is_refused(api: Api, empty: str) -> Non
         "structure_mismatch",
         "`action`",
     )
-    refused(
+    assert_refused(
         send(api, f"{empty}/experience?cast=same_kind", given | {"reward": np.full((2, 3), 1e300)}),
         422,
         "structure_mismatch",
@@ -367,9 +375,9 @@ def test_compressed_bodies_are_read(api: Api, empty: str, encoding: str) -> None
 
     assert api.post(f"{empty}/experience", content=packed, headers=headers).status_code == 201
     for wrong in (packed[: len(packed) // 2], b"junk", b""):
-        refused(api.post(f"{empty}/experience", content=wrong, headers=headers), 422, "malformed_body")
+        assert_refused(api.post(f"{empty}/experience", content=wrong, headers=headers), 422, "malformed_body")
     headers["content-encoding"] = "br"
-    refused(
+    assert_refused(
         api.post(f"{empty}/experience", content=packed, headers=headers),
         415,
         "unsupported_media_type",
@@ -387,7 +395,9 @@ def test_a_bomb_is_refused_at_the_bound(tmp_path, encoding: str) -> None:
         api.put(f"{URL}/bomb", json=buffer_body("bomb"))
         headers = {"content-type": wire.FORMATS["safetensors"], "content-encoding": encoding}
 
-        refused(api.post(f"{URL}/bomb/experience", content=packed, headers=headers), 413, "body_too_large")
+        assert_refused(
+            api.post(f"{URL}/bomb/experience", content=packed, headers=headers), 413, "body_too_large"
+        )
 
 
 def test_a_body_over_the_limit_is_refused_with_and_without_its_length(tmp_path) -> None:
@@ -398,7 +408,7 @@ def test_a_body_over_the_limit_is_refused_with_and_without_its_length(tmp_path) 
 
         for body in (bytes(2 << 20), (bytes(1 << 16) for _ in range(32))):
             answer = api.post(f"{URL}/large/experience", content=body, headers=headers)
-            refused(answer, 413, "body_too_large", "`body`", "1048576")
+            assert_refused(answer, 413, "body_too_large", "`body`", "1048576")
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "zstd"])
@@ -434,7 +444,7 @@ def test_a_key_used_again_adds_nothing_and_gets_the_first_answer(api: Api, empty
     assert len({json.dumps(answer.json() | {"duplicate": None}) for answer in answers}) == 1
     assert size(api, empty) == 8
     other = send(api, f"{empty}/experience", steps(2, 4, start=1), headers=headers)
-    refused(other, 409, "idempotency_conflict", "'k1'")
+    assert_refused(other, 409, "idempotency_conflict", "'k1'")
 
 
 def test_a_writers_sequence_must_grow(api: Api, empty: str) -> None:
@@ -476,8 +486,8 @@ def test_a_sample_asked_for_twice_under_one_key_is_drawn_once(api: Api, empty: s
     one, two = (api.post(f"{empty}/sample?batch_size=8", headers=headers) for _ in range(2))
     assert (one.content, one.headers["x-seed"]) == (two.content, two.headers["x-seed"])
     assert api.get(empty).json()["sampled"] == 8
-    refused(api.post(f"{empty}/sample?batch_size=9", headers=headers), 409, "idempotency_conflict")
-    refused(api.post(f"{empty}/sample", content=b"{}"), 422, "not_supported", "`body`")
+    assert_refused(api.post(f"{empty}/sample?batch_size=9", headers=headers), 409, "idempotency_conflict")
+    assert_refused(api.post(f"{empty}/sample", content=b"{}"), 422, "not_supported", "`body`")
 
 
 def test_not_a_number_survives_and_is_valid_json(api: Api, empty: str) -> None:
@@ -596,15 +606,15 @@ def test_uniform_kinds_are_served_too(
     leaf = "experience/first/action" if kind == "flat" else "experience/action"
     assert drawn[leaf].shape == leading
     assert not {"indices", "probabilities"} & set(drawn)
-    refused(api.get(f"{URL}/kind-{kind}/sample?beta=0.5"), 422, "invalid_argument", "`beta`")
+    assert_refused(api.get(f"{URL}/kind-{kind}/sample?beta=0.5"), 422, "invalid_argument", "`beta`")
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_unknown_buffers_are_not_found(api: Api, method: str) -> None:
     """Every hot path says which buffers there are."""
-    refused(api.request(method, f"{URL}/nobody/sample"), 404, "not_found", "'nobody'")
-    refused(send(api, f"{URL}/nobody/experience", steps(2, 2)), 404, "not_found", "'nobody'")
-    refused(api.patch(f"{URL}/nobody/priorities", json={}), 404, "not_found", "'nobody'")
+    assert_refused(api.request(method, f"{URL}/nobody/sample"), 404, "not_found", "'nobody'")
+    assert_refused(send(api, f"{URL}/nobody/experience", steps(2, 2)), 404, "not_found", "'nobody'")
+    assert_refused(api.patch(f"{URL}/nobody/priorities", json={}), 404, "not_found", "'nobody'")
 
 
 def test_all_batch_lengths_are_taken(api: Api, empty: str) -> None:

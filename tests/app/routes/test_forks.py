@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.schemas.vaults import VaultPublic
-from tests.app.support import SPEC, Api, arrays_of, refused, send, steps
+from tests.app.support import SPEC, Api, arrays_of, assert_refused, send, steps
 
 URL = "/api/v1/vaults"
 
@@ -72,6 +72,6 @@ def test_a_wrong_fork_is_refused_and_makes_nothing(
     """The sentence names what is wrong, and no vault appears."""
     before = api.get(URL).json()["total"]["value"]
 
-    refused(api.post(f"{vault}/fork", json=given), status, code, word)
+    assert_refused(api.post(f"{vault}/fork", json=given), status, code, word)
     api.post("/api/v1/scan")
     assert api.get(URL).json()["total"]["value"] == before

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from app.services import loads
-from tests.app.support import SPEC, Api, arrays_of, buffer_body, refused, send, serve, steps
+from tests.app.support import SPEC, Api, arrays_of, assert_refused, buffer_body, send, serve, steps
 
 URL = "/api/v1/buffers"
 VAULT = "/api/v1/vaults/demos/run1"
@@ -80,7 +80,7 @@ def test_putting_twice_loads_once(demos: Api) -> None:
 
     assert sizes == [60, 60]
     given["from"] = {"vault": "demos/run1"}
-    refused(demos.put(f"{URL}/twice", json=given), 409, "config_differs", "`from`")
+    assert_refused(demos.put(f"{URL}/twice", json=given), 409, "config_differs", "`from`")
 
 
 def test_items_come_from_a_vault_of_one_row(api: Api) -> None:
@@ -121,8 +121,8 @@ def test_a_wrong_source_is_refused_and_makes_nothing(
 ) -> None:
     """For POST and for its dry run; the sentence names what is wrong."""
     for query in ("?dry_run=true", ""):
-        refused(demos.post(f"{URL}{query}", json=body("wrong", source, **given)), status, code, word)
-    refused(demos.get(f"{URL}/wrong"), 404, "not_found")
+        assert_refused(demos.post(f"{URL}{query}", json=body("wrong", source, **given)), status, code, word)
+    assert_refused(demos.get(f"{URL}/wrong"), 404, "not_found")
 
 
 def test_a_failed_loading_leaves_nothing(demos: Api, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,9 +134,11 @@ def test_a_failed_loading_leaves_nothing(demos: Api, monkeypatch: pytest.MonkeyP
     reserved = demos.app.state.deck.reserved_bytes
     with monkeypatch.context() as patched:
         patched.setattr(loads, "load", fail)
-        refused(demos.post(URL, json=body("failed", {"vault": "demos/run1", "ref": 1})), 507, "disk_full")
+        assert_refused(
+            demos.post(URL, json=body("failed", {"vault": "demos/run1", "ref": 1})), 507, "disk_full"
+        )
     assert demos.app.state.deck.reserved_bytes == reserved
-    refused(demos.get(f"{URL}/failed"), 404, "not_found")
+    assert_refused(demos.get(f"{URL}/failed"), 404, "not_found")
     assert demos.post(URL, json=body("failed", {"vault": "demos/run1", "ref": 1})).status_code == 201
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fbxcore import wire
-from tests.app.support import SPEC, Api, arrays_of, refused, send, serve, steps
+from tests.app.support import SPEC, Api, arrays_of, assert_refused, send, serve, steps
 
 VAULT = "/api/v1/vaults/cut/run1"
 LENGTH = 30
@@ -214,7 +214,7 @@ def test_a_slice_over_the_limit_says_how_much_fits(tmp_path) -> None:
         api.post("/api/v1/vaults", json={"vault_name": "cut", "vault_uid": "run1", "spec": SPEC, "rows": 2})
         send(api, f"{VAULT}/experience", steps(2, 30))
 
-        problem = refused(api.get(f"{VAULT}/slice"), 422, "limit_exceeded", "`stop`", "1000 bytes")
+        problem = assert_refused(api.get(f"{VAULT}/slice"), 422, "limit_exceeded", "`stop`", "1000 bytes")
         fits = int(problem["detail"].rpartition("Ask for ")[2].split()[0])
         assert 2 * fits * 24 <= 1000 < 2 * (fits + 1) * 24
         assert api.get(f"{VAULT}/slice?stop={fits}").status_code == 200

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import text
 
 from app.schemas.vaults import Swept
-from tests.app.support import SPEC, Api, arrays_of, buffer_body, refused, send, serve, steps
+from tests.app.support import SPEC, Api, arrays_of, assert_refused, buffer_body, send, serve, steps
 
 URL = "/api/v1/vaults"
 
@@ -39,8 +39,8 @@ def test_a_deleted_version_is_gone_for_every_ref(api: Api, vault: str, ref: str)
     number = found["version"]
     for url in (f"versions/{number}", f"versions/v{number}", f"versions/{found['digest']}",
                 f"slice?ref={number}"):  # fmt: skip
-        refused(api.get(f"{vault}/{url}"), 410, "reclaimed")
-    refused(api.delete(f"{vault}/versions/{number}"), 410, "reclaimed")
+        assert_refused(api.get(f"{vault}/{url}"), 410, "reclaimed")
+    assert_refused(api.delete(f"{vault}/versions/{number}"), 410, "reclaimed")
     assert api.post(f"{vault}/versions").json()["version"] == 5
     assert number not in numbers(api, vault)
 
@@ -50,9 +50,9 @@ def test_a_tagged_version_is_not_deleted(api: Api, vault: str) -> None:
     api.put(f"{vault}/tags/gold", json={"version": 2, "protected": True})
     api.put(f"{vault}/tags/seen", json={"version": 3})
 
-    refused(api.delete(f"{vault}/versions/2"), 409, "tag_protected", "'gold'")
-    refused(api.delete(f"{vault}/versions/gold?dry_run=true"), 409, "tag_protected", "'gold'")
-    refused(api.delete(f"{vault}/versions/seen"), 409, "version_tagged", "'seen'")
+    assert_refused(api.delete(f"{vault}/versions/2"), 409, "tag_protected", "'gold'")
+    assert_refused(api.delete(f"{vault}/versions/gold?dry_run=true"), 409, "tag_protected", "'gold'")
+    assert_refused(api.delete(f"{vault}/versions/seen"), 409, "version_tagged", "'seen'")
     api.delete(f"{vault}/tags/seen")
     assert api.delete(f"{vault}/versions/3").status_code == 204
     assert numbers(api, vault) == [4, 2, 1]
@@ -72,7 +72,7 @@ def test_a_sweep_gives_back_what_nothing_needs(api: Api, vault: str) -> None:
     for ref, before in zip(("1", "3", "head"), kept, strict=True):
         after = arrays_of(api.get(f"{vault}/slice?ref={ref}&format=npz"))
         assert all((after[name] == before[name]).all() for name in before)
-    refused(api.get(f"{vault}/slice?ref=2"), 410, "reclaimed")
+    assert_refused(api.get(f"{vault}/slice?ref=2"), 410, "reclaimed")
 
 
 def test_what_was_in_use_waits_for_the_grace_time(api: Api, vault: str) -> None:
@@ -117,7 +117,7 @@ def test_a_buffers_vault_is_swept_while_the_buffer_writes(api: Api) -> None:
 )  # fmt: skip
 def test_a_wrong_sweep_is_refused(api: Api, vault: str, body: dict, code: str) -> None:
     """Nothing is deleted."""
-    refused(api.post(f"{vault}/gc", json=body), 422, code, next(iter(body)))
+    assert_refused(api.post(f"{vault}/gc", json=body), 422, code, next(iter(body)))
     assert len(numbers(api, vault)) == 4
 
 
@@ -127,7 +127,7 @@ def test_a_sweep_stops_where_records_and_database_disagree(tmp_path) -> None:
         api.post(URL, json={"vault_name": "v", "vault_uid": "1", "spec": SPEC})
         api.portal.call(_add_version, api.app.state.deck.database)
 
-        refused(api.post(f"{URL}/v/1/gc"), 409, "records_differ", "[7]")
+        assert_refused(api.post(f"{URL}/v/1/gc"), 409, "records_differ", "[7]")
         api.post(f"{URL}/v/1/versions")
         assert api.post(f"{URL}/v/1/gc").status_code == 200
 

@@ -10,7 +10,7 @@ from bs4 import BeautifulSoup
 
 from app.schemas.vaults import Deleted, TrashedVault, VaultPublic
 from app.services.trash_files import list_trash, tidy
-from tests.app.support import SPEC, Api, arrays_of, buffer_body, refused, send, serve, steps
+from tests.app.support import SPEC, Api, arrays_of, assert_refused, buffer_body, send, serve, steps
 
 URL = "/api/v1/vaults"
 
@@ -54,11 +54,11 @@ def test_a_deleted_vault_is_nowhere_but_in_the_trash(api: Api, vault: str) -> No
 
     for answer in (api.get(vault), api.get(f"{vault}/slice"), api.get(f"{vault}/versions"),
                    send(api, f"{vault}/experience", steps(2, 1))):  # fmt: skip
-        refused(answer, 404, "not_found")
+        assert_refused(answer, 404, "not_found")
     assert api.get(URL, params={"query": deleted["vault_name"]}).json()["items"] == []
     assert not (data_of(api) / "vaults" / deleted["vault_name"] / "run1").exists()
     api.post("/api/v1/scan")
-    refused(api.delete(vault), 404, "not_found")
+    assert_refused(api.delete(vault), 404, "not_found")
     (found,) = trash_of(api, vault)
     assert TrashedVault.model_validate(found).length == 7
     assert found["restore_until"][8:10] != found["deleted_at"][8:10]
@@ -81,7 +81,7 @@ def test_a_restored_vault_is_as_it_was(api: Api, vault: str) -> None:
     got = arrays_of(api.get(f"{vault}/slice?format=npz"))
     assert (got["action"] == steps(2, 8)["action"]).all()
     assert trash_of(api, vault) == []
-    refused(api.post(f"{vault}/restore"), 404, "not_found", "in the trash")
+    assert_refused(api.post(f"{vault}/restore"), 404, "not_found", "in the trash")
 
 
 def test_a_protected_tag_keeps_a_vault(api: Api, vault: str) -> None:
@@ -89,7 +89,7 @@ def test_a_protected_tag_keeps_a_vault(api: Api, vault: str) -> None:
     api.put(f"{vault}/tags/gold", json={"version": 1, "protected": True})
 
     for query in ("", "?dry_run=true"):
-        assert refused(api.delete(vault + query), 409, "tag_protected", "'gold'")["tags"] == ["gold"]
+        assert assert_refused(api.delete(vault + query), 409, "tag_protected", "'gold'")["tags"] == ["gold"]
     api.delete(f"{vault}/tags/gold", headers={"if-match": '"v1"'})
     assert api.delete(vault).status_code == 200
 
@@ -99,7 +99,7 @@ def test_a_buffers_vault_is_not_deleted(api: Api) -> None:
     api.post("/api/v1/buffers", json=buffer_body("owner", persist_to="owned/run1"))
     send(api, "/api/v1/buffers/owner/experience", steps(2, 3))
 
-    problem = refused(api.delete(f"{URL}/owned/run1"), 409, "vault_in_use", "'owner'")
+    problem = assert_refused(api.delete(f"{URL}/owned/run1"), 409, "vault_in_use", "'owner'")
     assert problem["buffer"] == "owner"
     api.delete("/api/v1/buffers/owner")
     assert api.delete(f"{URL}/owned/run1").json()["length"] == 3
@@ -109,7 +109,7 @@ def test_a_name_in_use_again_is_not_overwritten(api: Api, vault: str) -> None:
     """A new vault of the name keeps it: 409; of two in the trash the last comes back, or the one of an id."""
     name = api.delete(vault).json()["vault_name"]
     api.post(URL, json={"vault_name": name, "vault_uid": "run1", "spec": SPEC})
-    refused(api.post(f"{vault}/restore"), 409, "exists")
+    assert_refused(api.post(f"{vault}/restore"), 409, "exists")
     api.delete(vault)
 
     newest, oldest = trash_of(api, vault)
@@ -124,8 +124,8 @@ def test_giving_up_is_for_good(api: Api, vault: str) -> None:
 
     assert api.delete(f"/api/v1/trash/{found['id']}").status_code == 204
     assert not (data_of(api) / "trash" / found["id"]).exists()
-    refused(api.post(f"{vault}/restore"), 404, "not_found")
-    refused(api.delete("/api/v1/trash/..%2f..%2fvaults"), 404, "not_found")
+    assert_refused(api.post(f"{vault}/restore"), 404, "not_found")
+    assert_refused(api.delete("/api/v1/trash/..%2f..%2fvaults"), 404, "not_found")
 
 
 def test_a_page_restores_with_one_button(api: Api, vault: str) -> None:

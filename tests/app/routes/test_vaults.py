@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from app.schemas.vaults import VaultPublic, VaultSummary
-from tests.app.support import SPEC, Api, arrays_of, buffer_body, refused, send, steps
+from tests.app.support import SPEC, Api, arrays_of, assert_refused, buffer_body, send, steps
 
 URL = "/api/v1/vaults"
 
@@ -53,7 +53,7 @@ def test_an_existing_vault_is_not_made_again(api: Api) -> None:
     made = make(api, "again")
 
     answer = api.post(URL, json={"vault_name": "again", "vault_uid": "run1", "spec": {"x": SPEC["reward"]}})
-    refused(answer, 409, "exists", "`vault_uid`", "'again/run1'")
+    assert_refused(answer, 409, "exists", "`vault_uid`", "'again/run1'")
     assert api.get(f"{URL}/again/run1").json() == made
 
 
@@ -89,20 +89,20 @@ def test_a_wrong_vault_names_its_field_and_makes_nothing(
     before = api.get(URL).json()["total"]
 
     answer = api.post(URL, json={"vault_name": "wrong", "vault_uid": "run1", "spec": SPEC} | change)
-    assert field in refused(answer, 422, code)["detail"]
+    assert field in assert_refused(answer, 422, code)["detail"]
     assert api.get(URL).json()["total"] == before
 
 
 def test_a_missing_field_is_named(api: Api) -> None:
     """A vault without a name is 422 naming `vault_name`."""
-    refused(api.post(URL, json={"spec": SPEC}), 422, "invalid_argument", "`vault_name` must be given")
+    assert_refused(api.post(URL, json={"spec": SPEC}), 422, "invalid_argument", "`vault_name` must be given")
 
 
 def test_a_body_over_the_limit_of_json_is_refused(api: Api) -> None:
     """2 MB of metadata are 413 before they are parsed."""
     answer = api.post(URL, json={"vault_name": "big", "spec": SPEC, "metadata": {"x": "y" * (2 << 20)}})
 
-    refused(answer, 413, "body_too_large")
+    assert_refused(answer, 413, "body_too_large")
 
 
 def test_what_is_appended_is_read_back(api: Api) -> None:
@@ -131,7 +131,7 @@ def test_an_append_is_counted_once(api: Api) -> None:
     assert sorted(answer.json()["duplicate"] for answer in answers) == [False, True, True]
     assert {answer.json()["length"] for answer in answers} == {4}
     other = send(api, url, steps(2, 5), headers={"idempotency-key": "k"})
-    refused(other, 409, "idempotency_conflict")
+    assert_refused(other, 409, "idempotency_conflict")
     taken = [send(api, f"{url}?writer=w&sequence={n}", steps(2, 1)).json()["duplicate"] for n in (2, 1, 2, 3)]
     assert taken == [False, True, True, False]
     assert api.get(f"{URL}/once/run1").json()["length"] == 6
@@ -153,7 +153,7 @@ def test_experience_of_another_structure_is_refused(api: Api, change, words: lis
     given = steps(2, 3)
     change(given)
 
-    refused(send(api, f"{URL}/strict/run1/experience", given), 422, "structure_mismatch", *words)
+    assert_refused(send(api, f"{URL}/strict/run1/experience", given), 422, "structure_mismatch", *words)
     assert api.get(f"{URL}/strict/run1").json()["length"] == 0
 
 
@@ -162,7 +162,7 @@ def test_a_vault_that_a_buffer_fills_has_no_other_writer(api: Api) -> None:
     api.post("/api/v1/buffers", json=buffer_body("filler", persist_to="filled/run1"))
     send(api, "/api/v1/buffers/filler/experience", steps(2, 6))
 
-    problem = refused(
+    problem = assert_refused(
         send(api, f"{URL}/filled/run1/experience", steps(2, 1)), 409, "vault_in_use", "'filler'"
     )
     assert problem["buffer"] == "filler"
@@ -194,7 +194,7 @@ def test_metadata_is_merged(api: Api) -> None:
     answer = api.patch(f"{URL}/notes/run1", json={"metadata": {"seed": 2, "env": None, "who": "me"}})
     assert answer.json()["metadata"] == {"seed": 2, "who": "me"}
     assert api.get(f"{URL}/notes/run1").json()["metadata"] == {"seed": 2, "who": "me"}
-    refused(api.patch(f"{URL}/notes/run1", json={"rows": 3}), 422, "not_supported", "`rows`")
+    assert_refused(api.patch(f"{URL}/notes/run1", json={"rows": 3}), 422, "not_supported", "`rows`")
 
 
 def test_unknown_vaults_are_not_found(api: Api) -> None:
@@ -209,8 +209,8 @@ def test_unknown_vaults_are_not_found(api: Api) -> None:
         ("POST", "/versions"),
     ]:
         answer = api.request(method, f"{URL}/nobody/run1{path}", json={} if method != "GET" else None)
-        refused(answer, 404, "not_found", "'nobody/run1'")
-    refused(send(api, f"{URL}/nobody/run1/experience", steps(2, 1)), 404, "not_found", "'nobody/run1'")
+        assert_refused(answer, 404, "not_found", "'nobody/run1'")
+    assert_refused(send(api, f"{URL}/nobody/run1/experience", steps(2, 1)), 404, "not_found", "'nobody/run1'")
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_paths_that_lead_elsewhere_are_not_found(api: Api, path: str) -> None:
 )
 def test_what_comes_later_says_so(api: Api, method: str, path: str) -> None:
     """Resources of the contract that are not served yet are 422 `not_supported`."""
-    refused(api.request(method, f"{URL}/any/run1{path}"), 422, "not_supported")
+    assert_refused(api.request(method, f"{URL}/any/run1{path}"), 422, "not_supported")
 
 
 class TestLists:
@@ -301,7 +301,9 @@ class TestLists:
         """`next` of a list by name does not fit one by length."""
         cursor = mirrored.get(f"{URL}?limit=1").json()["next"]
 
-        refused(mirrored.get(f"{URL}?limit=1&sort=length&next={cursor}"), 422, "invalid_argument", "`next`")
+        assert_refused(
+            mirrored.get(f"{URL}?limit=1&sort=length&next={cursor}"), 422, "invalid_argument", "`next`"
+        )
 
     def test_many_writers_and_readers_at_once(self, mirrored: Api) -> None:
         """Six threads append, make versions, list and scan; every step is there once, nothing fails."""
@@ -336,4 +338,4 @@ def test_json_without_its_content_type_is_told_so(api: Api) -> None:
     form = {"content-type": "application/x-www-form-urlencoded"}
     answer = api.post(URL, content=b'{"vault_name": "a"}', headers=form)
 
-    refused(answer, 422, "invalid_argument", "body", "sent with `Content-Type: application/json`")
+    assert_refused(answer, 422, "invalid_argument", "body", "sent with `Content-Type: application/json`")

@@ -6,7 +6,7 @@ import pytest
 
 from app.schemas.vaults import TagPublic, VersionPublic
 from fbxcore.vault.store import VaultReader
-from tests.app.support import SPEC, Api, buffer_body, refused, send, steps
+from tests.app.support import SPEC, Api, assert_refused, buffer_body, send, steps
 
 URL = "/api/v1/vaults"
 
@@ -72,7 +72,7 @@ def test_a_wrong_version_is_refused_and_none_is_made(
     api: Api, vault: str, body: dict, code: str, field: str
 ) -> None:
     """Tags that look like other refs, and unknown fields, are 422; the versions stay two."""
-    assert field in refused(api.post(f"{vault}/versions", json=body), 422, code)["detail"]
+    assert field in assert_refused(api.post(f"{vault}/versions", json=body), 422, code)["detail"]
     assert api.get(f"{vault}/versions").json()["total"]["value"] == 2
 
 
@@ -81,7 +81,7 @@ def test_a_wrong_version_is_refused_and_none_is_made(
 )
 def test_an_unknown_version_is_not_found(api: Api, vault: str, ref: str, status: int) -> None:
     """404 naming the ref."""
-    refused(api.get(f"{vault}/versions/{ref}"), status, "not_found", ref)
+    assert_refused(api.get(f"{vault}/versions/{ref}"), status, "not_found", ref)
 
 
 def test_a_tag_is_made_moved_and_deleted(api: Api, vault: str) -> None:
@@ -95,7 +95,7 @@ def test_a_tag_is_made_moved_and_deleted(api: Api, vault: str) -> None:
     assert api.get(f"{vault}/tags").json() == [moved.json()]
     assert api.get(f"{vault}/versions/best").json()["version"] == 2
     assert api.delete(f"{vault}/tags/best").status_code == 204
-    refused(api.delete(f"{vault}/tags/best"), 404, "not_found", "'best'")
+    assert_refused(api.delete(f"{vault}/tags/best"), 404, "not_found", "'best'")
 
 
 def test_a_tag_that_must_be_new_is_not_moved(api: Api, vault: str) -> None:
@@ -104,7 +104,7 @@ def test_a_tag_that_must_be_new_is_not_moved(api: Api, vault: str) -> None:
 
     assert api.put(url, json={"version": 1}, headers={"if-none-match": "*"}).status_code == 201
     answer = api.put(url, json={"version": 2}, headers={"if-none-match": "*"})
-    refused(answer, 412, "precondition_failed", "`If-None-Match: *`")
+    assert_refused(answer, 412, "precondition_failed", "`If-None-Match: *`")
     assert api.get(f"{vault}/tags").json()[0]["version"] == 1
 
 
@@ -113,13 +113,15 @@ def test_a_protected_tag_moves_only_from_where_it_was_seen(api: Api, vault: str)
     url = f"{vault}/tags/gold"
     etag = api.put(url, json={"version": 1, "protected": True}).headers["etag"]
 
-    refused(api.put(url, json={"version": 2}), 428, "precondition_required", "`If-Match`")
-    refused(api.delete(url), 428, "precondition_required")
-    refused(api.put(url, json={"version": 2}, headers={"if-match": '"v9"'}), 412, "precondition_failed")
-    refused(api.post(f"{vault}/versions", json={"tags": ["gold"]}), 409, "tag_protected", "'gold'")
+    assert_refused(api.put(url, json={"version": 2}), 428, "precondition_required", "`If-Match`")
+    assert_refused(api.delete(url), 428, "precondition_required")
+    assert_refused(
+        api.put(url, json={"version": 2}, headers={"if-match": '"v9"'}), 412, "precondition_failed"
+    )
+    assert_refused(api.post(f"{vault}/versions", json={"tags": ["gold"]}), 409, "tag_protected", "'gold'")
     moved = api.put(url, json={"version": 2, "protected": True}, headers={"if-match": etag})
     assert (moved.status_code, moved.json()["version"]) == (200, 2)
-    refused(api.delete(url, headers={"if-match": etag}), 412, "precondition_failed")
+    assert_refused(api.delete(url, headers={"if-match": etag}), 412, "precondition_failed")
     assert api.delete(url, headers={"if-match": moved.headers["etag"]}).status_code == 204
 
 
@@ -137,7 +139,7 @@ def test_a_tag_that_is_no_tag_is_refused(api: Api, vault: str, tag: str) -> None
 def test_a_tag_names_only_versions_there_are(api: Api, vault: str) -> None:
     """404 for version 9 and for the head."""
     for version in (9, "head", "none"):
-        refused(api.put(f"{vault}/tags/lost", json={"version": version}), 404, "not_found")
+        assert_refused(api.put(f"{vault}/tags/lost", json={"version": version}), 404, "not_found")
 
 
 def test_a_version_says_what_made_it(api: Api) -> None:
