@@ -222,14 +222,8 @@ async def _on_os(request: Request, error: OSError) -> Response:
 
 
 async def _on_unexpected(request: Request, error: Exception) -> Response:  # noqa: ARG001
-    request_id = request_id_of(request)
-    return problem(
-        500,
-        "internal",
-        "Something went wrong on our side; the log has it.",
-        request_id=request_id,
-        headers={"x-request-id": request_id or ""},  # it is answered outside the layer that adds it
-    )
+    detail = "Something went wrong on our side; the log has it."
+    return problem(500, "internal", detail, request_id=request_id_of(request))
 
 
 def _shown(request: Request, response: Response) -> Response:
