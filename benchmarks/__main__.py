@@ -4,8 +4,11 @@ from benchmarks.engine import engine_ratios
 from benchmarks.http import http_ratios
 from benchmarks.report import print_table
 from benchmarks.vault import vault_ratios
+from benchmarks.vault_peers import peer_ratios, stream_ratios
 
 if __name__ == "__main__":
     print_table("Engine, in process", engine_ratios())
     print_table("Vault", vault_ratios())
+    print_table("Vault against other stores", peer_ratios())
+    print_table("Vault, shuffled", stream_ratios())
     print_table("HTTP", http_ratios())

@@ -96,11 +96,12 @@ class VaultReader:
         What lies behind the length is cut off, as with a Python slice. A negative step reads backwards.
         """
         steps = self._steps(start, stop, step)
-        names = list(self.spec) if leaves is None else list(leaves)
+        spec = self.spec
+        names = list(spec) if leaves is None else list(leaves)
         for name in names:
-            if name not in self.spec:
+            if name not in spec:
                 raise NotFoundError(
-                    f"No leaf named {name!r}. Leaves: {', '.join(map(repr, self.spec))}.",
+                    f"No leaf named {name!r}. Leaves: {', '.join(map(repr, spec))}.",
                     code="leaf_not_found",
                 )
         picked = range(self.rows)[rows]
