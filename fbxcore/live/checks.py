@@ -12,8 +12,7 @@ from fbxcore.spec import check_leaves
 from fbxcore.types import Leaves
 
 MAX_TIMEOUT_MS = 30_000
-MAX_SAMPLE_BYTES = 1 << 30
-MAX_SAMPLE_ITEMS = 1 << 20
+LEAST_PRIORITY = float(np.finfo(np.float32).tiny)  # what is smaller would count as 0
 
 
 def check_experience(
@@ -46,11 +45,10 @@ def check_experience(
 def check_batch_size(config: BufferConfig, batch_size: int | None) -> int:
     """Return how many items to draw."""
     number = config.layout.sample_batch_size if batch_size is None else batch_size
-    item = config.item_bytes
-    limit = max(1, min(MAX_SAMPLE_BYTES // max(item, 1), MAX_SAMPLE_ITEMS))
-    if not 1 <= number <= limit:
+    if not 1 <= number <= config.max_batch_size:
         raise InvalidArgumentError(
-            f"`batch_size` must be from 1 to {limit} (items of {item} bytes each), got {number}.",
+            f"`batch_size` must be from 1 to {config.max_batch_size} (items of {config.item_bytes} bytes "
+            f"each), got {number}.",
             loc=("query", "batch_size"),
         )
     return number
@@ -123,11 +121,11 @@ def _check_indices(config: BufferConfig, indices: np.ndarray) -> None:
 def _finite_priorities(priorities: np.ndarray) -> np.ndarray:
     with np.errstate(over="ignore"):
         narrow = priorities.astype(np.float32)
-    bad = np.flatnonzero(~(np.isfinite(narrow) & (narrow >= 0)))
+    bad = np.flatnonzero(~(np.isfinite(narrow) & ((narrow >= LEAST_PRIORITY) | (priorities == 0))))
     if len(bad):
         raise InvalidArgumentError(
-            f"`priorities` must be finite float32 numbers of at least 0, got {priorities[bad[0]]} "
-            f"at position {bad[0]}. Nothing was applied.",
+            f"`priorities` must be 0 or finite float32 numbers of at least {LEAST_PRIORITY:.3g}, got "
+            f"{priorities[bad[0]]} at position {bad[0]}. Nothing was applied.",
             loc=("priorities", int(bad[0])),
         )
     return narrow

@@ -30,6 +30,8 @@ _LATER_FIELDS = ("retain_steps", "retention", "idle_end_s", "max_times_sampled")
 _FIELDS = ("name", "kind", "spec", "writers", "persist_to", "durability", "rate_limiter", "from")
 _FROM = {"vault": str, "ref": (str, int), "start": int, "stop": int, "timesteps": int, "percentiles": list}
 FILE = "config.json"
+MAX_SAMPLE_BYTES = 1 << 30
+MAX_SAMPLE_ITEMS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -93,8 +95,19 @@ class BufferConfig:
         """Bytes of one sampled item."""
         return self.layout.sequence_length * timestep_bytes(self.spec)
 
+    @cached_property
+    def max_batch_size(self) -> int:
+        """The most items of one sample."""
+        return max(1, min(MAX_SAMPLE_BYTES // max(self.item_bytes, 1), MAX_SAMPLE_ITEMS))
+
     def checked(self) -> BufferConfig:
         """Return this configuration if its parts agree with one another."""
+        if self.layout.sample_batch_size > self.max_batch_size:
+            raise InvalidArgumentError(
+                f"`sample_batch_size` must be at most {self.max_batch_size} (items of {self.item_bytes} "
+                f"bytes each), got {self.layout.sample_batch_size}.",
+                loc=("sample_batch_size",),
+            )
         if self.rate_limiter is not None:
             self.rate_limiter.check(self.layout)
         return self

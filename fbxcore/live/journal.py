@@ -80,7 +80,7 @@ class Journal:
         body = bytes_of(self.spec, leaves)
         identity: Identity = {
             "key": key,
-            "body_fingerprint": await _fingerprint(body) if key is not None else "",
+            "body_fingerprint": await _fingerprint(body) if key is not None or writer is not None else "",
             "writer": writer,
             "sequence": sequence,
         }
@@ -149,10 +149,10 @@ async def _fingerprint(body: list[memoryview]) -> str:
 def _meta(identity: Identity) -> dict[str, Any]:
     meta: dict[str, Any] = {}
     if identity["key"] is not None:
-        meta |= {"key": identity["key"], "fingerprint": identity["body_fingerprint"], "time": time.time()}
+        meta |= {"key": identity["key"], "time": time.time()}
     if identity["writer"] is not None:
         meta |= {"writer": identity["writer"], "writer_sequence": identity["sequence"]}
-    return meta
+    return meta | {"fingerprint": identity["body_fingerprint"]} if meta else meta
 
 
 def _settle(future: asyncio.Future, answer: dict[str, Any] | FbxError) -> None:

@@ -45,9 +45,11 @@ class Entry:
 
 @dataclass
 class WriterEntry:
-    """The highest acknowledged sequence of a writer, and those under way."""
+    """The highest acknowledged sequence of a writer with its body and answer, and those under way."""
 
     last: int = -1
+    fingerprint: str | None = None
+    result: dict[str, Any] = field(default_factory=dict)
     pending: dict[int, asyncio.Future] = field(default_factory=dict)
 
 
@@ -63,36 +65,38 @@ class Ledger:
     ) -> dict[str, Any] | None:
         """Return the answer of the request this one repeats, or None if it is new.
 
-        For a writer's repeat the answer is empty: only that it is a duplicate is known.
+        For a sequence below a writer's last the answer is empty: only that it is a duplicate is known.
 
         Raises:
-            ConflictError: if the key was used for another body.
+            ConflictError: if the key, or the writer's last sequence, was used for another body.
         """
         if key is not None:
             return await self._earlier_key(key, body_fingerprint)
         if writer is not None and sequence is not None:
-            return await self._earlier_sequence(writer, sequence)
+            return await self._earlier_sequence(writer, sequence, body_fingerprint)
         return None
 
     async def _earlier_key(self, key: str, body_fingerprint: str) -> dict[str, Any] | None:
         while (entry := self._keys.get(key)) is not None:
             if entry.fingerprint != body_fingerprint:
-                raise ConflictError(
-                    f"`Idempotency-Key` must be new for another body, got {key!r} again. Use a fresh key.",
-                    code="idempotency_conflict",
-                    loc=("header", "idempotency-key"),
-                )
+                raise _conflict("Idempotency-Key", repr(key), "key", ("header", "idempotency-key"))
             if entry.result is not None:
                 return entry.result
             await _settled(entry.future)  # after a failure the key is free again
         return None
 
-    async def _earlier_sequence(self, writer: str, sequence: int) -> dict[str, Any] | None:
+    async def _earlier_sequence(
+        self, writer: str, sequence: int, body_fingerprint: str
+    ) -> dict[str, Any] | None:
         entry = self._writers.get(writer, _NOBODY)
         while sequence > entry.last and entry.pending and sequence <= max(entry.pending):
             await _settled(entry.pending.get(sequence) or entry.pending[max(entry.pending)])
             entry = self._writers.get(writer, _NOBODY)
-        return {} if sequence <= entry.last else None
+        if sequence != entry.last:
+            return {} if sequence < entry.last else None
+        if entry.fingerprint not in (None, body_fingerprint):
+            raise _conflict("sequence", str(sequence), "number", ("query", "sequence"))
+        return entry.result
 
     def begin(
         self,
@@ -114,30 +118,41 @@ class Ledger:
                 )
             self._writers.setdefault(writer, WriterEntry()).pending[sequence] = future
         if key is not None or writer is not None:
-            future.add_done_callback(lambda done: self._end(done, key, writer, sequence))
+            future.add_done_callback(lambda done: self._end(done, key, body_fingerprint, writer, sequence))
 
-    def _end(self, done: asyncio.Future, key: str | None, writer: str | None, sequence: int | None) -> None:
-        failed = done.cancelled() or done.exception() is not None
-        if key is not None:
-            if failed:
-                self._keys.pop(key, None)
-            else:
-                entry = self._keys[key]
-                entry.result, entry.future = done.result(), None
-                self._forget_old()
+    def _end(
+        self,
+        done: asyncio.Future,
+        key: str | None,
+        body_fingerprint: str,
+        writer: str | None,
+        sequence: int | None,
+    ) -> None:
+        result = None if done.cancelled() or done.exception() is not None else done.result()
+        if key is not None and result is None:
+            self._keys.pop(key, None)
+        elif key is not None:
+            entry = self._keys[key]
+            entry.result, entry.future = result, None
+            self._forget_old()
         if writer is not None and sequence is not None:
-            entry = self._writers[writer]
-            entry.pending.pop(sequence, None)
-            if not failed:
-                entry.last = max(entry.last, sequence)
+            self._writers[writer].pending.pop(sequence, None)
+            if result is not None:
+                self._note_sequence(writer, sequence, body_fingerprint, result)
+
+    def _note_sequence(
+        self, writer: str, sequence: int, body_fingerprint: str | None, result: dict[str, Any]
+    ) -> None:
+        entry = self._writers.setdefault(writer, WriterEntry())
+        if sequence > entry.last:
+            entry.last, entry.fingerprint, entry.result = sequence, body_fingerprint, result
 
     def restore(self, meta: dict[str, Any], result: dict[str, Any]) -> None:
         """Note an add that was read back from the log."""
         if (key := meta.get("key")) is not None:
             self._keys[key] = Entry(meta["fingerprint"], meta["time"], None, result)
         if (writer := meta.get("writer")) is not None and meta.get("writer_sequence") is not None:
-            entry = self._writers.setdefault(writer, WriterEntry())
-            entry.last = max(entry.last, meta["writer_sequence"])
+            self._note_sequence(writer, meta["writer_sequence"], meta.get("fingerprint"), result)
 
     def last_sequence(self, writer: str) -> int | None:
         """Return the highest acknowledged sequence of a writer."""
@@ -154,14 +169,19 @@ class Ledger:
         keys = {
             k: [e.fingerprint, e.created, e.result] for k, e in self._keys.items() if e.result is not None
         }
-        return {"keys": keys, "writers": self.writers()}
+        writers = {
+            name: [entry.last, entry.fingerprint, entry.result]
+            for name, entry in self._writers.items()
+            if entry.last >= 0
+        }
+        return {"keys": keys, "writers": writers}
 
     def load(self, saved: dict[str, Any]) -> None:
         """Take over what a checkpoint kept."""
         for key, (print_, created, result) in saved.get("keys", {}).items():
             self._keys[key] = Entry(print_, created, None, result)
-        for writer, last in saved.get("writers", {}).items():
-            self._writers[writer] = WriterEntry(last)
+        for writer, (last, print_, result) in saved.get("writers", {}).items():
+            self._writers[writer] = WriterEntry(last, print_, result)
 
     def _forget_old(self) -> None:
         oldest = time.time() - KEEP_SECONDS
@@ -173,6 +193,14 @@ class Ledger:
 
 
 _NOBODY = WriterEntry()
+
+
+def _conflict(field: str, value: str, kind: str, loc: tuple[str, ...]) -> ConflictError:
+    return ConflictError(
+        f"`{field}` must be new for another body, got {value} again. Use a fresh {kind}.",
+        code="idempotency_conflict",
+        loc=loc,
+    )
 
 
 def check_identity(key: str | None, writer: str | None, sequence: int | None) -> None:

@@ -151,7 +151,6 @@ class LiveBuffer:
             )
             checkpoint = Checkpoint.load(self.directory, self._journal.log.id)
             restore_ring(self._ring, self._journal, checkpoint, progress)
-            self._ring.warm_up()
             if is_new:
                 save_config(self.directory, self.config)
         except BaseException:
@@ -335,7 +334,13 @@ class LiveBuffer:
     # Housekeeping
 
     async def _tick(self) -> None:
-        """Once a second: note rates and how much was sampled, and let old log segments go."""
+        """Once a second: note rates and how much was sampled, and let old log segments go.
+
+        First compile what requests will need, piece by piece, so that early ones wait for one at most.
+        """
+        for warm_up in self._ring.warm_ups():
+            self._note_rates()
+            await self._engine.ask(warm_up)
         while True:
             self._note_rates()
             await asyncio.sleep(1)

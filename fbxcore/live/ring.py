@@ -8,8 +8,9 @@ the whole ring.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import jax
 import numpy as np
@@ -23,6 +24,7 @@ from fbxcore.spec import dtype_of, timestep_bytes
 from fbxcore.types import Leaves, Spec
 
 MAX_BUCKET = 1024
+MAX_BUCKET_BYTES = 16 << 20
 QUICK_BYTES = 1 << 20
 _EPOCH_BITS = 40
 
@@ -39,7 +41,7 @@ class Ring:
         self._has_wide = any(dtype_of(leaf.dtype).itemsize == 8 for leaf in spec.values())
         self._draws = Draws(self.core)
         self._hold(self._empty())
-        self._max_bucket = min(MAX_BUCKET, layout.time_axis)
+        self._max_bucket = min(MAX_BUCKET, layout.time_axis, _steps_within(MAX_BUCKET_BYTES, layout, spec))
         self._on_host = jax.default_backend() == "cpu"
 
     # Counts, per row unless said otherwise
@@ -99,16 +101,7 @@ class Ring:
     ) -> dict[str, int]:
         """Set priorities `[N]` of items that are still what was sampled; count the others as stale."""
         live = self.generations(indices) == generations
-        bucket = bucket_of(len(indices))
-        self._views = None
-        self._hold(
-            self.core.set_priorities(
-                self.state,
-                _pad_vector(indices.astype(np.int32), bucket),
-                _pad_vector(priorities.astype(np.float32), bucket),
-                _pad_vector(live, bucket),
-            )
-        )
+        self._set(indices, priorities, live)
         updated = int(live.sum())
         counts = {"updated": updated, "stale": len(indices) - updated}
         self.counters = replace(
@@ -117,6 +110,18 @@ class Ring:
             stale=self.counters.stale + counts["stale"],
         )
         return counts
+
+    def _set(self, indices: np.ndarray, priorities: np.ndarray, keep: np.ndarray) -> None:
+        bucket = bucket_of(len(indices))
+        self._views = None
+        self._hold(
+            self.core.set_priorities(
+                self.state,
+                _pad_vector(indices.astype(np.int32), bucket),
+                _pad_vector(priorities.astype(np.float32), bucket),
+                _pad_vector(keep, bucket),
+            )
+        )
 
     # Reading
 
@@ -195,14 +200,29 @@ class Ring:
         self.counters = counters
         self._hold(self.core.import_state(experience, bookkeeping))
 
-    def warm_up(self) -> None:
-        """Compile what requests will need: each length of an add, the default sample."""
-        scratch = self._empty()
+    def warm_ups(self) -> list[Callable[[Ring], None]]:
+        """Return calls that compile what requests will need, one thing each, and change nothing.
+
+        The default sample comes first, then the lengths of an add, the short ones first.
+        """
         sizes = {min(1 << power, self._max_bucket) for power in range(self._max_bucket.bit_length() + 1)}
-        for size in sorted(sizes):
-            zeros = {n: _zeros(self.layout, size, leaf) for n, leaf in self.spec.items()}
-            scratch = self.core.add_rows(scratch, zeros, np.zeros(self.layout.rows, np.int32))
-        self._draws.compile(self.layout.sample_batch_size)
+        adds = [functools.partial(Ring._warm_add, steps=steps) for steps in sorted(sizes)]
+        return [Ring._warm_sample, *adds]
+
+    def _warm_add(self, steps: int) -> None:
+        zeros = {
+            name: np.zeros((self.layout.rows, steps, *leaf.shape), dtype_of(leaf.dtype))
+            for name, leaf in self.spec.items()
+        }
+        self._views = None
+        self._hold(self.core.add_rows(self.state, zeros, np.zeros(self.layout.rows, np.int32)))
+
+    def _warm_sample(self) -> None:
+        number = self.layout.sample_batch_size
+        self._draws.compile(number)
+        if self.layout.priority_exponent is not None:
+            none = np.zeros(number, np.int32)
+            self._set(none, np.zeros(number, np.float32), np.zeros(number, bool))
 
     def _hold(self, state: CoreState) -> None:
         self.state = state
@@ -275,5 +295,7 @@ def _pad_vector(x: np.ndarray, length: int) -> np.ndarray:
     return padded
 
 
-def _zeros(layout: Layout, steps: int, leaf: Any) -> np.ndarray:
-    return np.zeros((layout.rows, steps, *leaf.shape), dtype_of(leaf.dtype))
+def _steps_within(limit: int, layout: Layout, spec: Spec) -> int:
+    """Return the power of two of timesteps that take no more bytes than a limit, at least 1."""
+    fitting = limit // max(1, timestep_bytes(spec) * layout.rows)
+    return 1 << max(fitting.bit_length() - 1, 0)

@@ -76,6 +76,17 @@ async def test_a_writers_lower_sequence_is_a_duplicate():
     assert await ledger.earlier(**identity(writer="other", sequence=1)) is None
 
 
+async def test_the_last_sequence_again_gets_its_answer():
+    """A writer that lost the answer gets it; another body under that number is a conflict."""
+    ledger = Ledger()
+    begin(ledger, writer="w", sequence=5).set_result({"added": 3})
+    await asyncio.sleep(0)
+
+    assert await ledger.earlier(**identity(writer="w", sequence=5)) == {"added": 3}
+    with pytest.raises(ConflictError, match="`sequence` must be new for another body, got 5 again"):
+        await ledger.earlier(**identity(writer="w", sequence=5, body="b"))
+
+
 async def test_a_failed_sequence_may_be_sent_again():
     """A writer's sequence counts only once it was acknowledged."""
     ledger = Ledger()

@@ -37,7 +37,8 @@ def test_any_length_and_batch_size_compiles_a_bounded_number_of_times():
 def test_warming_up_leaves_nothing_to_compile_for_adds_and_default_samples():
     """After it, no add length compiles anything, nor does a sample of the default size."""
     ring = filled(300, "prioritised_flat", max_length=299)
-    ring.warm_up()
+    for warm_up in ring.warm_ups():
+        warm_up(ring)
     before = core._add_rows._cache_size(), draws._draw._cache_size()
     for size in (1, 3, 17, 100, 200, 299, 1000):
         ring.add([{"step": np.zeros((1, size), np.int32)}])
@@ -105,3 +106,15 @@ def test_a_change_throws_away_what_was_drawn_ahead():
     ring.add([{"step": np.arange(300, 500, dtype=np.int32)[None]}])
 
     assert ring.sample(64)[0]["experience/first/step"].min() >= 200
+
+
+def test_warming_up_changes_nothing():
+    """Counters and what a seed draws are as before."""
+    ring = filled(250, "prioritised_flat")
+    before, (drawn, _) = ring.counters, ring.sample(32, seed=5)
+    for warm_up in ring.warm_ups():
+        warm_up(ring)
+    again, _ = ring.sample(32, seed=5)
+
+    assert ring.counters == before
+    assert all((drawn[name] == again[name]).all() for name in drawn)
