@@ -49,7 +49,7 @@ class Settings(BaseSettings):
     scan_interval_s: float = Field(60.0, gt=0, description="How often the folders of vaults are looked at.")
     trash_days: float = Field(7.0, ge=0, description="How many days a deleted vault can be restored.")
     mirror_interval_s: float = Field(
-        5.0, gt=0, description="How often counters are copied into the database."
+        2.0, gt=0, description="How often the numbers of what is being written are copied for lists."
     )
     start_wait_s: float = Field(
         2.0, ge=0, description="How long start waits for logs before answering `starting`."

@@ -92,7 +92,7 @@ class Deck:
             raise
         self._tasks = [
             asyncio.create_task(self._every(self.settings.scan_interval_s, self.scan)),
-            asyncio.create_task(self._every(self.settings.mirror_interval_s, self.save_buffers)),
+            asyncio.create_task(self._every(self.settings.mirror_interval_s, self.save_growing)),
             asyncio.create_task(self._every(_TIDY_S, self._tidy)),
         ]
 
@@ -238,7 +238,17 @@ class Deck:
         others = dict.fromkeys(self.starting, "starting") | dict.fromkeys(self.failed, "damaged")
         await mirror.save_buffers(self.database, rows, others=others)
 
+    async def save_growing(self) -> None:
+        """Copy the numbers of what is being written into the mirror: buffers, and vaults that changed."""
+        await self.save_buffers()
+        for entry in self.growing():
+            await self.refresh(entry)
+
     # Vaults
+
+    def growing(self) -> list[VaultEntry]:
+        """Return the vaults that somebody appends to."""
+        return [e for e in self.vaults.values() if e.live is not None or e.place.key in self.owners]
 
     async def vault(self, vault_name: str, vault_uid: str) -> VaultEntry:
         """Return a vault by its two names, as a URL spells them, looking on the disk for a new one."""

@@ -125,8 +125,7 @@ async def list_page(deck: Deck, *, query: str | None, sort: str, limit: int, nex
 
 async def save_lengths(deck: Deck) -> None:
     """Copy the lengths of vaults being written into the mirror, so that it sorts by present ones."""
-    growing = [e for e in deck.vaults.values() if e.live is not None or e.place.key in deck.owners]
-    lengths = {(e.place.vault_name, e.place.vault_uid): growth(deck, e)[0] for e in growing}
+    lengths = {(e.place.vault_name, e.place.vault_uid): growth(deck, e)[0] for e in deck.growing()}
     await mirror.save_lengths(deck.database, lengths)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from app.schemas.vaults import VaultPublic, VaultSummary
-from tests.app.support import SPEC, Api, arrays_of, assert_refused, buffer_body, send, steps
+from tests.app.support import SPEC, Api, arrays_of, assert_refused, buffer_body, send, serve, steps
 
 URL = "/api/v1/vaults"
 
@@ -339,3 +341,26 @@ def test_json_without_its_content_type_is_told_so(api: Api) -> None:
     answer = api.post(URL, content=b'{"vault_name": "a"}', headers=form)
 
     assert_refused(answer, 422, "invalid_argument", "body", "sent with `Content-Type: application/json`")
+
+
+@pytest.mark.parametrize("writer", ["buffer", "vault"])
+def test_lists_follow_what_is_recorded(tmp_path: Path, writer: str) -> None:
+    """Without anybody opening the vault, its bytes, generation and time in the list grow with it."""
+    with serve(tmp_path, mirror_interval_s=0.05) as api:
+        if writer == "buffer":
+            api.post("/api/v1/buffers", json=buffer_body("walk", persist_to="walk/run1"))
+        else:
+            make(api, "walk")
+        before = api.get(URL).json()["items"][0]
+        url = "/api/v1/buffers/walk" if writer == "buffer" else f"{URL}/walk/run1"
+        send(api, f"{url}/experience", steps(2, 1024))
+        deadline = time.monotonic() + 10
+        while (now := api.get(URL).json()["items"][0])["live_bytes"] == before["live_bytes"] or now[
+            "pending"
+        ]:
+            assert time.monotonic() < deadline, now
+            time.sleep(0.02)
+
+        assert now["length"] == 1024
+        assert now["disk_bytes"] > before["disk_bytes"] and now["live_bytes"] > before["live_bytes"]
+        assert now["updated_at"] > before["updated_at"]
