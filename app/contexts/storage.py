@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from app.contexts import snippets, units
-from app.contexts.shell import Snippet
+from app.contexts.shell import Fact, Snippet
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,7 @@ def trash_row(trashed: Mapping[str, Any]) -> TrashRow:
 class Storage:
     """What a vault's bytes are for, and what a sweep would give back."""
 
-    live: units.Quantity
-    rest: units.Quantity  # versions, and what is left of commits between them
-    reclaimable: units.Quantity | None  # None: not asked for
-    waiting: units.Quantity | None
+    facts: list[Fact]
     preview_href: str
     error: str
     snippets: list[Snippet]
@@ -56,10 +53,19 @@ def storage(
         return None
     live_bytes, disk_bytes = int(vault["live_bytes"]), int(vault["disk_bytes"])
     address = quote(vault["url"], safe="/~%")
-    return Storage(
-        units.size(live_bytes), units.size(max(0, disk_bytes - live_bytes)),
-        units.size(swept["bytes"]) if swept else None,
-        units.size(swept["waiting_bytes"]) if swept else None,
-        "" if swept else "?sweep=preview#storage", error,
-        [snippets.sweep_curl(base, address, has_token=has_token)] if swept and swept["bytes"] else [],
-    )  # fmt: skip
+    facts = [
+        _bytes("Live", live_bytes, "what it holds now"),
+        _bytes("Besides", max(0, disk_bytes - live_bytes), "versions and former states"),
+    ]
+    if swept:
+        facts += [
+            _bytes("Reclaimable", swept["bytes"], "a sweep gives it back now"),
+            _bytes("Waiting", swept["waiting_bytes"], "in use a moment ago; kept a while for readers"),
+        ]
+    give_back = [snippets.sweep_curl(base, address, has_token=has_token)] if swept and swept["bytes"] else []
+    return Storage(facts, "" if swept else "?sweep=preview#storage", error, give_back)
+
+
+def _bytes(name: str, number: int, note: str) -> Fact:
+    size = units.size(number)
+    return Fact(name, f"{size.text} {size.unit}", note)

@@ -10,6 +10,7 @@ import pytest
 from bs4 import BeautifulSoup
 from sqlalchemy import event
 
+from app.contexts import units
 from tests.app.support import Api, buffer_body, send, serve, steps
 
 HTML = {"accept": "text/html"}
@@ -325,5 +326,6 @@ def test_a_vault_says_what_its_bytes_are_for(deck: Api) -> None:
     before, after = (page(deck, f"/vaults/cartpole/run1{query}") for query in ("", "?sweep=preview"))
 
     assert "Reclaimable" not in before.get_text()
-    assert before.select_one("#storage + dl dd .num")["title"].startswith(f"{vault['live_bytes']:,}")
+    size = units.size(vault["live_bytes"])
+    assert before.select_one("#storage + dl dd span").get_text() == f"{size.text} {size.unit}"
     assert {"Live", "Besides", "Reclaimable", "Waiting"} <= {dt.get_text() for dt in after.select("dt")}
