@@ -1,17 +1,22 @@
 """Retention: which versions of a vault may go, by age and number.
 
 A version goes only if every limit that is given says so. Those that a tag names, and the newest one,
-always stay.
+always stay. A vault may have limits of its own, under a key of ours.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 
-from fbxcore.errors import InvalidArgumentError
+from fbxcore.errors import DamagedError, InvalidArgumentError
+from fbxcore.vault.files import label_of
 from fbxcore.vault.refs import Tag, Version
+from fbxcore.vault.store import VaultReader, VaultWriter
+
+RETENTION_KEY = "_flashdeck/retention"
 
 
 @dataclass(frozen=True)
@@ -30,11 +35,15 @@ class Retention:
                 loc=("older_than_days",),
             )
 
+    def __bool__(self) -> bool:
+        """Whether there is a limit at all."""
+        return self.keep is not None or self.older_than_days is not None
+
     def expired(
         self, versions: Sequence[Version], tags: Mapping[str, Tag], now: float
     ) -> tuple[Version, ...]:
         """Return the versions that may go at a Unix time, the oldest first; without a limit none may."""
-        if self.keep is None and self.older_than_days is None:
+        if not self:
             return ()
         tagged = {tag.version for tag in tags.values()}
         oldest_first = sorted(versions, key=lambda version: version.number)
@@ -43,3 +52,22 @@ class Retention:
             before = datetime.fromtimestamp(now, UTC) - timedelta(days=self.older_than_days)
             candidates = [v for v in candidates if datetime.fromisoformat(v.created_at) < before]
         return tuple(version for version in candidates if version.number not in tagged)
+
+
+def retention_of(vault: VaultReader | VaultWriter) -> Retention:
+    """Return a vault's own limits; none where nobody set any."""
+    content = vault.get(RETENTION_KEY)
+    try:
+        return Retention(**json.loads(content)) if content else Retention()
+    except (ValueError, TypeError) as error:
+        raise DamagedError(
+            f"Key `{RETENTION_KEY}` of vault '{label_of(vault.path)}' must be what was written, got "
+            f"{content[:40]!r}.",
+            file="manifest.ocdbt",
+        ) from error
+
+
+def set_retention(writer: VaultWriter, retention: Retention) -> None:
+    """Give a vault limits of its own, or none."""
+    content = json.dumps(asdict(retention), separators=(",", ":")).encode()
+    writer.put({RETENTION_KEY: content if retention else None})

@@ -2,9 +2,9 @@
 
 import pytest
 
-from fbxcore.errors import InvalidArgumentError
+from fbxcore.errors import DamagedError, InvalidArgumentError
 from fbxcore.vault.refs import Tag, Version
-from fbxcore.vault.retention import Retention
+from fbxcore.vault.retention import Retention, retention_of, set_retention
 
 # One version a day, from 1 to 10 January 2026, at noon.
 VERSIONS = [Version(n, n, n, "sha256-" + "0" * 64, f"2026-01-{n:02}T12:00:00.000Z") for n in range(1, 11)]
@@ -45,3 +45,20 @@ def test_limits_that_are_none_are_refused(limits, match):
     """Keeping nothing, and ages that are no ages."""
     with pytest.raises(InvalidArgumentError, match=match):
         Retention(**limits)
+
+
+def test_a_vault_keeps_limits_of_its_own(writer):
+    """Set, changed and taken away, under a key that travels with it."""
+    assert retention_of(writer) == Retention() and not retention_of(writer)
+    for limits in (Retention(keep=3), Retention(older_than_days=1.5), Retention()):
+        set_retention(writer, limits)
+
+        assert retention_of(writer) == limits
+
+
+def test_limits_that_cannot_be_read_are_damage(writer):
+    """They are told, not taken for none."""
+    writer.put({"_flashdeck/retention": b"{"})
+
+    with pytest.raises(DamagedError, match="`_flashdeck/retention` of vault 'run/1'"):
+        retention_of(writer)
