@@ -70,6 +70,29 @@ def vault_ratios(quick: bool = True) -> list[Ratio]:
     return rows
 
 
+def append_ratios() -> list[Ratio]:
+    """Measure appends of 1 to 10,000 steps at an empty vault and behind a full one, records and frames."""
+    rows = []
+    with _working_directory():
+        for name, leaves, behind in (("97 B", _records, 60_000), ("84x84", _frames, 4_000)):
+            for start in (0, behind):
+                for steps in (1, 10, 100, 1000, 10_000):
+                    ours, theirs = _filled(f"{name}{start}{steps}", leaves, start)
+                    held = _state(steps, leaves)
+                    rows.append(
+                        interleaved(
+                            f"append {steps:,} of {name} behind {start:,}",
+                            PEER,
+                            _writer(ours, held, steps),
+                            _writer(theirs, held, steps),
+                            calls=2,
+                            repeats=3,
+                            target=15.0 if steps in APPENDS and start and leaves is _records else None,
+                        )  # fmt: skip
+                    )
+    return rows
+
+
 def disk_rows(writes: int = 20) -> list[tuple[int, float, float]]:
     """Return for each length of a write the bytes on disk per byte of payload, ours and Flashbax's."""
     rows = []
@@ -92,27 +115,39 @@ def disk_rows(writes: int = 20) -> list[tuple[int, float, float]]:
     return rows
 
 
-def _state(steps: int) -> TrajectoryBufferState:
-    """A buffer of so many timesteps, all of them new."""
+def _records(steps: int) -> dict[str, Any]:
     draw = np.random.default_rng(0)
-    experience = {
+    return {
         "obs": jnp.asarray(draw.standard_normal((1, steps, 17), np.float32)),
         "action": jnp.asarray(draw.standard_normal((1, steps, 6), np.float32)),
         "reward": jnp.asarray(draw.standard_normal((1, steps), np.float32)),
         "done": jnp.zeros((1, steps), bool),
     }
-    return TrajectoryBufferState(experience, jnp.int32(0), jnp.bool_(True))
 
 
-def _filled(name: str) -> tuple[Vault, Any]:
-    """Return our vault and Flashbax's, each with the same LENGTH timesteps."""
-    held = _state(LENGTH)
+def _frames(steps: int) -> dict[str, Any]:
+    """Frames as compressible as drawn ones are."""
+    coarse = np.random.default_rng(0).integers(0, 256, (1, steps, 12, 12), np.uint8)
+    return {"image": jnp.asarray(coarse.repeat(7, 2).repeat(7, 3))}
+
+
+def _state(steps: int, leaves: Callable[[int], dict[str, Any]] = _records) -> TrajectoryBufferState:
+    """A buffer of so many timesteps, all of them new."""
+    return TrajectoryBufferState(leaves(steps), jnp.int32(0), jnp.bool_(True))
+
+
+def _filled(
+    name: str, leaves: Callable[[int], dict[str, Any]] = _records, length: int = LENGTH
+) -> tuple[Vault, Any]:
+    """Return our vault and Flashbax's, each with the same timesteps."""
+    held = _state(max(length, 1), leaves)
     opened = (
         Vault(f"ours/{name}", held.experience, vault_uid="1"),
         _flashbax(f"theirs/{name}", held.experience),
     )
     for vault in opened:
-        vault.write(held, (0, LENGTH))
+        if length:
+            vault.write(held, (0, length))
     return opened
 
 
@@ -169,6 +204,7 @@ def _working_directory() -> Any:
 
 if __name__ == "__main__":
     print_table("Vault", vault_ratios(quick=False))
+    print_table("Vault, appends", append_ratios())
     print("\n| steps a write | ours, bytes on disk per byte | Flashbax |\n|--:|--:|--:|")
     for steps, ours, theirs in disk_rows():
         print(f"| {steps} | {ours:.1f} | {theirs:.1f} |")
