@@ -49,6 +49,10 @@ CODE_OF_STATUS = {
     400: "bad_request", 401: "unauthorized", 403: "forbidden", 404: "not_found", 405: "method_not_allowed",
     413: "body_too_large", 422: "invalid_argument", 500: "internal", 503: "unavailable",
 }  # fmt: skip
+HINTS = {
+    "foreign_writer": "POST …/fork copies what the vault's files hold into a new vault, and a buffer can "
+    "persist to another one. What was acknowledged and is not in the files stays in the log.",
+}
 
 
 def status_of(error: fbx.FbxError) -> int:
@@ -98,7 +102,7 @@ def problem_of(error: fbx.FbxError, request_id: str | None = None) -> Response:
         str(error),
         request_id=request_id,
         headers=headers,
-        hint=error.hint,
+        hint=error.hint or HINTS.get(error.code),
         **details,
     )
 

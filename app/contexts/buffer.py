@@ -94,6 +94,7 @@ class BufferPage(Page):
     safety: list[Fact]
     risk: Pill
     warnings: list[str]
+    fault: str
     vault: VaultLink | None
     snippets: list[Snippet] = field(default_factory=list)
 
@@ -248,8 +249,9 @@ def buffer_page(
     base: str,
     has_token: bool,
     data: Mapping[str, Any],
+    fault: str = "",
 ) -> BufferPage:
-    """The page of one buffer from what the services said about it."""
+    """The page of one buffer from what the services said about it; `fault` keeps steps out of its vault."""
     name, text = state["name"], live.texts(state)
     spec = snippets.spec_of(state["spec"])
     return BufferPage(
@@ -264,7 +266,7 @@ def buffer_page(
         sample=sample, sample_error=sample_error, sample_href=f"?seed={next_seed}#sample",
         columns=schema_columns(state["spec"]), timestep=units.size(timestep_bytes(spec)),
         facts=facts(state), safety=safety(state), risk=risk_pill(state),
-        warnings=[str(w) for w in state.get("warnings") or ()],
+        warnings=[str(w) for w in state.get("warnings") or ()], fault=fault,
         vault=vault_link(state.get("persist_to")), snippets=_snippets(state, base, has_token),
         data=data,
     )  # fmt: skip

@@ -137,12 +137,14 @@ def vault_texts(state: State) -> dict[str, str]:
     return {
         "length": units.grouped(state["length"]),
         "pending": units.grouped(state["pending"]),
-        "pending_note": pending_note(state["pending"]),
+        "pending_note": pending_note(state["pending"], is_shut=state["is_shut"]),
     }
 
 
-def pending_note(pending: int) -> str:
+def pending_note(pending: int | None, *, is_shut: bool = False) -> str:
     """What pending steps are."""
+    if pending is None:
+        return "the log could not be opened and keeps what it has"
     if pending:
-        return "acknowledged and logged, not yet in the vault"
+        return "kept in the log only" if is_shut else "acknowledged and logged, not yet in the vault"
     return "all that was acknowledged is in the vault"

@@ -69,9 +69,9 @@ def leaves_text(spec: Mapping[str, Any]) -> str:
 
 
 def state_pill(vault: Mapping[str, Any]) -> Pill | None:
-    """What is special about a vault: damaged, read only, written by a buffer now."""
+    """What is special about a vault: something wrong, read only, written by a buffer now."""
     if vault.get("error"):
-        return Pill("damaged", "bad", str(vault["error"]))
+        return Pill(str(vault["state"]).replace("_", " "), "bad", str(vault["error"]))
     if vault.get("buffer"):
         return Pill("recording", "good", f"buffer {vault['buffer']} appends to it")
     if vault.get("read_only"):
@@ -198,6 +198,7 @@ class VaultPage(Page):
     vault_uid: str
     live_name: str
     state: Pill | None
+    error: str
     length: units.Quantity
     pending: units.Quantity
     pending_note: str
@@ -315,13 +316,14 @@ def vault_page(
 ) -> VaultPage:
     """The page of one vault from what the services said about it."""
     name, spec = live_name(vault), snippets.spec_of(vault["spec"])
-    pending, address = int(vault.get("pending") or 0), quote(vault["url"], safe="/~%")
+    address = quote(vault["url"], safe="/~%")
     return VaultPage(
         title=name, section="vaults", topics=f"vault:{name}", json_href=f"{vault['vault_uid']}.json",
         crumbs=[Link("Vaults", "vaults")],
         vault_name=vault["vault_name"], vault_uid=vault["vault_uid"], live_name=name,
-        state=state_pill(vault), length=units.count(vault["length"], "steps"),
-        pending=units.count(pending, "steps"), pending_note=live.pending_note(pending),
+        state=state_pill(vault), error=vault.get("error") or "", length=units.count(vault["length"], "steps"),
+        pending=units.count(vault["pending"], "steps"),
+        pending_note=live.pending_note(vault["pending"], is_shut=vault["state"] != "ok"),
         rows=units.count(vault["rows"], "rows"), num_bytes=units.size(vault.get("disk_bytes")),
         timestep=units.size(timestep_bytes(spec)),
         columns=schema_columns(vault["spec"]), facts=_facts(vault),

@@ -97,14 +97,15 @@ async def show_buffers(
 
 
 def _troubles(deck: Deck) -> list[str]:
-    """Buffers that are not open, and why."""
+    """Buffers that are not open, or whose vault takes nothing, and why."""
     starting = [
         f"Buffer {name!r} is replaying its log: {done:,} of {total:,} frames."
         for name, (done, total) in sorted(deck.starting.items())
     ]
-    return starting + [
-        f"Buffer {name!r} cannot be opened: {error}" for name, error in sorted(deck.failed.items())
-    ]
+    failed = [f"Buffer {name!r} cannot be opened: {error}" for name, error in sorted(deck.failed.items())]
+    faults = [(name, buffers.fault_of(deck, buffer)) for name, buffer in sorted(deck.buffers.items())]
+    stuck = [f"Buffer {name!r} keeps its steps in its log: {fault}" for name, fault in faults if fault]
+    return starting + failed + stuck
 
 
 @router.get("/buffers/{name}", name="buffer_page")
@@ -135,6 +136,7 @@ async def show_buffer(
         next_seed=secrets.randbits(31),
         base=_base(request),
         has_token=_has_token(request),
+        fault=buffers.fault_of(deck, buffer),
         data={"buffer": buffer.describe(), "stats": buffer.stats(), "histogram": histogram, "rates": rates},
     )
     return _answer(request, page, as_json)

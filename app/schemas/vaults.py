@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -10,6 +10,11 @@ from app.schemas.common import Strict
 
 Text = Annotated[str, Field(max_length=10_000)]
 Name = Annotated[str, Field(max_length=255)]
+State = Literal["ok", "damaged", "foreign_writer"]
+PENDING = (
+    "Timesteps of `length` that are in a log and not yet in the vault. In the state `foreign_writer` they "
+    "stay there and are not part of `length`; null where the log could not be opened."
+)
 
 
 class VaultCreate(Strict):
@@ -37,14 +42,14 @@ class VaultSummary(BaseModel):
     vault_name: str
     vault_uid: str
     url: str = Field(description="The two names as an address spells them.")
-    state: str
-    error: str | None
+    state: State
+    error: str | None = Field(description="What is wrong with it, where it is not `ok`.")
     read_only: bool
     buffer: str | None = Field(description="The buffer that persists to it.")
     spec: dict[str, Any]
     rows: int
     length: int
-    pending: int = Field(description="Timesteps of `length` that are in a log and not yet in the vault.")
+    pending: int | None = Field(description=PENDING)
     generation: int
     live_bytes: int
     disk_bytes: int
@@ -62,13 +67,14 @@ class VaultPublic(BaseModel):
     vault_name: str
     vault_uid: str
     url: str
-    state: str
+    state: State
+    error: str | None = Field(description="What is wrong with it, where it is not `ok`.")
     read_only: bool
     buffer: str | None
     spec: dict[str, Any]
     rows: int
     length: int
-    pending: int
+    pending: int | None = Field(description=PENDING)
     generation: int
     live_bytes: int
     disk_bytes: int

@@ -268,6 +268,16 @@ def stats(deck: Deck, name: str) -> dict[str, Any]:
     return deck.buffer(name).stats()
 
 
+def fault_of(deck: Deck, buffer: LiveBuffer) -> str:
+    """Return what keeps a buffer's steps out of its vault; empty where nothing does."""
+    entry = deck.vaults.get(buffer.config.persist_to or "")
+    fault = deck.fault(entry) if entry is not None else None
+    if fault is not None:
+        return str(fault)
+    persisted = buffer.describe()["persisted"]
+    return (persisted or {}).get("error") or ""
+
+
 async def histogram(deck: Deck, name: str, field: str, bins: int) -> dict[str, Any]:
     """Return the edges and counts of a field over all items."""
     return await deck.buffer(name).histogram(field, bins)

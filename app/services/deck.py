@@ -7,12 +7,11 @@ import logging
 import shutil
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeVar
 
 from app.db import Database
 from app.services import files, mirror
+from app.services.entries import VaultEntry, fault_of
 from app.services.folders import Facts, Place, catalog_of, find_places, fingerprint_of, look_into
 from app.services.lock import DataLock
 from app.services.replays import Replays
@@ -33,22 +32,6 @@ from fbxcore.vault.store import VaultReader
 logger = logging.getLogger("flashdeck")
 T = TypeVar("T")
 _TIDY_S = 3600
-
-
-@dataclass
-class VaultEntry:
-    """One vault as the service knows it."""
-
-    place: Place
-    facts: Facts
-    live: LiveVault | None = None  # while somebody appends to it over HTTP
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # held while its writer is opened or used
-    reading: list[int] = field(default_factory=list)  # generations that are being read
-
-    @property
-    def log(self) -> Path:
-        """Where what was acknowledged and not yet committed lies."""
-        return self.place.catalog / "log"
 
 
 class Deck:
@@ -171,7 +154,7 @@ class Deck:
                 and await asyncio.to_thread(entry.log.is_dir)
                 and entry.place.key not in self.owners
             ):
-                await self.attempt(lambda entry=entry: self.live_vault(entry))
+                await self.attempt(lambda entry=entry: self._open_log(entry))
         await self.attempt(self.save_buffers)
 
     async def _open_one(self, name: str) -> None:
@@ -205,6 +188,8 @@ class Deck:
         """Do what must not end the service when it fails: the next turn tries again."""
         try:
             await step()
+        except FbxError as error:
+            logger.warning("housekeeping failed: %s", error)
         except Exception:
             logger.exception("housekeeping failed; it is tried again")
 
@@ -280,8 +265,21 @@ class Deck:
         """Look into a vault again if it changed since."""
         if anyway or await asyncio.to_thread(fingerprint_of, entry.place.path) != entry.facts.fingerprint:
             entry.facts = await asyncio.to_thread(look_into, entry.place)
+            self._tell_fault(entry)
             await self.save_vault(entry)
         return entry
+
+    def fault(self, entry: VaultEntry) -> FbxError | None:
+        """Return what keeps a vault from being read, or from taking what is acknowledged; no I/O."""
+        owner = self.owners.get(entry.place.key, "")
+        buffer = self.buffers.get(owner)
+        return fault_of(entry, buffer.vault_writer if buffer is not None else None, self.failed.get(owner))
+
+    def _tell_fault(self, entry: VaultEntry) -> None:
+        fault = self.fault(entry)
+        if fault is not None and not entry.is_told:
+            logger.warning("%s: %s", fault.code, fault)
+        entry.is_told = fault is not None
 
     async def save_vault(self, entry: VaultEntry) -> None:
         """Copy a vault into the mirror; where that fails, the next scan does it."""
@@ -326,6 +324,7 @@ class Deck:
             if entry is None or entry.place != place:
                 entry = VaultEntry(place, facts)
             entry.facts = facts
+            self._tell_fault(entry)
             entries[place.key] = entry
         kept = {key: e for key, e in self.vaults.items() if e.live is not None and key not in entries}
         self.vaults = entries | kept
@@ -353,8 +352,20 @@ class Deck:
         async with entry.lock:
             if entry.live is None:
                 self.check_writable(entry)
-                entry.live = await LiveVault.open(entry.place.path, entry.log)
+                try:
+                    entry.live = await LiveVault.open(entry.place.path, entry.log)
+                except FbxError as error:
+                    entry.shut_out = error
+                    raise
+                entry.shut_out = None
             return entry.live
+
+    async def _open_log(self, entry: VaultEntry) -> None:
+        """Open a log that was left; one that is shut out says so in every answer about its vault."""
+        try:
+            await self.live_vault(entry)
+        except ConflictError:
+            self._tell_fault(entry)
 
     def check_writable(self, entry: VaultEntry) -> None:
         """Refuse to write to a foreign vault, a damaged one, or one that a buffer fills."""

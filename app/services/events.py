@@ -193,7 +193,8 @@ def vault_states(deck: Deck, topics: Topics) -> list[dict[str, Any]]:
 def vault_state(deck: Deck, entry: VaultEntry) -> dict[str, Any]:
     """Return what is acknowledged of a vault now, and how much of it is still in a log."""
     length, pending = vaults.growth(deck, entry)
-    return {"name": entry.place.key, "length": length, "pending": pending}
+    is_shut = deck.fault(entry) is not None
+    return {"name": entry.place.key, "length": length, "pending": pending, "is_shut": is_shut}
 
 
 def history(deck: Deck, topics: Topics, since: float) -> list[dict[str, Any]]:

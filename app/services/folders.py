@@ -13,7 +13,7 @@ from fbxcore.errors import FbxError
 from fbxcore.spec import spec_to_json
 from fbxcore.types import Spec
 from fbxcore.vault.fork import lineage_of
-from fbxcore.vault.store import VaultReader, find_vaults
+from fbxcore.vault.store import COMMIT_KEY, VaultReader, find_vaults
 from fbxcore.vault.versions import History, Tag, Version, read_history
 
 logger = logging.getLogger("flashdeck")
@@ -54,6 +54,7 @@ class Facts:
     error: FbxError | None = None
     deleted: tuple[Version, ...] = ()
     lineage: Mapping[str, Any] | None = None
+    is_ours: bool = True  # whether the newest commit is one of ours
 
     def resolve(self, ref: str | None) -> Version | None:
         """Return the version a ref names, or None for the head."""
@@ -100,6 +101,7 @@ def look_into(place: Place) -> Facts:
                 history.tags,
                 deleted=history.deleted,
                 lineage=lineage_of(reader),
+                is_ours=reader.get(COMMIT_KEY) == b"%d" % reader.generation,
             )
     except FbxError as error:
         return Facts(fingerprint, _updated_at(place.path), error=error)

@@ -60,13 +60,18 @@ async def resolve(deck: Deck, entry: VaultEntry, asked: Asked) -> Slice:
     return found
 
 
-async def find(deck: Deck, entry: VaultEntry, asked: Asked) -> Slice:
-    """Return the slice that is asked for, of any size; nothing of the arrays is read yet."""
+async def find(deck: Deck, entry: VaultEntry, asked: Asked, *, commits: bool = True) -> Slice:
+    """Return the slice that is asked for, of any size; nothing of the arrays is read yet.
+
+    Args:
+        commits: whether the head is what is acknowledged; else it is what the files hold.
+    """
     if entry.facts.error is not None:
         raise entry.facts.error
     version = entry.facts.resolve(asked.ref)
     if version is None:
-        await vaults.commit(deck, entry)
+        if commits:
+            await vaults.commit(deck, entry)
         await deck.refresh(entry)
     facts = entry.facts
     steps = resolve_slice(

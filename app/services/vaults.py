@@ -18,6 +18,7 @@ from fbxcore.live import Appended, check_name
 from fbxcore.live.files import replace_file
 from fbxcore.spec import parse_spec, spec_to_json
 from fbxcore.types import Leaves
+from fbxcore.vault.faults import FOREIGN_WRITER
 from fbxcore.vault.store import VaultWriter
 
 T = TypeVar("T")
@@ -134,13 +135,18 @@ def _summary(deck: Deck, row: dict[str, Any]) -> dict[str, Any]:
     keep = set(row) - {"path", "fingerprint", "num_versions"}
     entry = deck.vaults.get(key)
     length, pending = growth(deck, entry) if entry is not None else (row["length"], 0)
-    return {name: row[name] for name in sorted(keep)} | {
-        "url": url_of(row["vault_name"], row["vault_uid"]),
-        "length": length,
-        "pending": pending,
-        "versions": row["num_versions"],
-        "buffer": deck.owners.get(key),
-    }
+    wrong = wrong_with(deck, entry) if entry is not None else {}
+    return (
+        {name: row[name] for name in sorted(keep)}
+        | wrong
+        | {
+            "url": url_of(row["vault_name"], row["vault_uid"]),
+            "length": length,
+            "pending": pending,
+            "versions": row["num_versions"],
+            "buffer": deck.owners.get(key),
+        }
+    )
 
 
 async def show(deck: Deck, entry: VaultEntry) -> dict[str, Any]:
@@ -158,7 +164,7 @@ async def show(deck: Deck, entry: VaultEntry) -> dict[str, Any]:
         "vault_name": place.vault_name,
         "vault_uid": place.vault_uid,
         "url": url_of(place.vault_name, place.vault_uid),
-        "state": "ok",
+        **wrong_with(deck, entry),
         "read_only": place.read_only,
         "buffer": deck.owners.get(place.key),
         "spec": spec_to_json(facts.spec),
@@ -178,14 +184,33 @@ async def show(deck: Deck, entry: VaultEntry) -> dict[str, Any]:
     }
 
 
-def growth(deck: Deck, entry: VaultEntry) -> tuple[int, int]:
-    """Return a vault's length with what is acknowledged, and how much of that is still in a log."""
+def wrong_with(deck: Deck, entry: VaultEntry) -> dict[str, str | None]:
+    """Return a vault's state in a word, and what is wrong with it in a sentence."""
+    fault = deck.fault(entry)
+    if fault is None:
+        return {"state": "ok", "error": None}
+    return {"state": "foreign_writer" if fault.code == FOREIGN_WRITER else "damaged", "error": str(fault)}
+
+
+def growth(deck: Deck, entry: VaultEntry) -> tuple[int, int | None]:
+    """Return a vault's length with what is acknowledged, and how much of that is still in a log.
+
+    Where another program wrote to the vault, the log has no place in it: the length is that of the files.
+    None stands for a log that could not be opened.
+    """
+    length, pending = _logged(deck, entry)
+    if (fault := deck.fault(entry)) is not None and fault.code == FOREIGN_WRITER:
+        return entry.facts.length, pending
+    return (entry.facts.length, 0) if length is None else (length, pending)
+
+
+def _logged(deck: Deck, entry: VaultEntry) -> tuple[int | None, int | None]:
     if entry.live is not None:
         return entry.live.length, entry.live.pending
     buffer = deck.buffers.get(deck.owners.get(entry.place.key, ""))
     if buffer is not None and (persisted := buffer.describe()["persisted"]):
         return persisted["length"], persisted["pending"]
-    return entry.facts.length, 0
+    return None, None
 
 
 async def change(deck: Deck, entry: VaultEntry, metadata: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from fbxcore.errors import ConflictError, DamagedError, DiskFullError, FbxError, StorageError
 
+FOREIGN_WRITER = "foreign_writer"
 _FILE = re.compile(r"(d/[0-9a-f]{32}|manifest\.ocdbt)")
 _FULL = ("No space left", "Disk quota exceeded", "os_error_code='28'", "os_error_code='122'")
 _FOREIGN = ("Generation mismatch", "ABORTED")
@@ -51,8 +52,8 @@ def foreign_writer(label: str) -> ConflictError:
     """Return the error for a commit that was not ours."""
     return ConflictError(
         f"Vault '{label}' must have one writer, got a commit of another program. "
-        "Stop that program and open the vault again.",
-        code="foreign_writer",
+        "Stop that program; open the vault again, or fork it and write to the fork.",
+        code=FOREIGN_WRITER,
     )
 
 

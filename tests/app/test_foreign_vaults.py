@@ -174,27 +174,82 @@ def test_a_vault_that_flashbax_extends_meanwhile_is_seen_longer(folder: Path, tm
         assert arrays_of(api.get(f"{URL}/plain/uid0/slice"))["a"].shape == (1, STEPS + 4)
 
 
+def record(api: Api, writer: str) -> str:
+    """Begin a vault with three steps, through a buffer or by itself; return where more are added."""
+    spec = {"n": {"shape": [], "dtype": "int32"}}
+    if writer == "buffer":
+        made = {"kind": "flat", "max_length": 50, "min_length": 2, "sample_batch_size": 2}
+        api.put("/api/v1/buffers/walk", json=made | {"spec": spec, "persist_to": "walk/run1"})
+    else:
+        api.post(URL, json={"vault_name": "walk", "vault_uid": "run1", "spec": spec})
+    added = "/api/v1/buffers/walk/experience" if writer == "buffer" else f"{URL}/walk/run1/experience"
+    api.post(added, json={"n": [[0, 1, 2]]})
+    api.post(f"{URL}/walk/run1/versions", json={"tags": ["before"]})
+    return added
+
+
+def append_by_flashbax(folder: Path) -> None:
+    """Let the real Flashbax append four steps to that vault."""
+    experience = {"n": jnp.full((1, 10), 9, jnp.int32)}
+    state = fbx.trajectory_buffer.TrajectoryBufferState(
+        experience=experience, current_index=jnp.int32(4), is_full=jnp.bool_(False)
+    )
+    Vault("walk", experience, rel_dir=str(folder / "vaults"), vault_uid="run1").write(state)
+
+
 @pytest.mark.parametrize("writer", ["buffer", "vault"])
 def test_what_a_foreign_writer_shuts_out_is_told_after_a_restart_too(tmp_path: Path, writer: str) -> None:
     """Steps that only the log has are not missing from `head` without a word; a version still reads."""
-    spec = {"n": {"shape": [], "dtype": "int32"}}
-    added = "/api/v1/buffers/walk/experience" if writer == "buffer" else f"{URL}/walk/run1/experience"
     with serve(tmp_path) as api:
-        if writer == "buffer":
-            made = {"kind": "flat", "max_length": 50, "min_length": 2, "sample_batch_size": 2}
-            api.put("/api/v1/buffers/walk", json=made | {"spec": spec, "persist_to": "walk/run1"})
-        else:
-            api.post(URL, json={"vault_name": "walk", "vault_uid": "run1", "spec": spec})
-        api.post(added, json={"n": [[0, 1, 2]]})
-        api.post(f"{URL}/walk/run1/versions", json={"tags": ["before"]})
-        experience = {"n": jnp.full((1, 10), 9, jnp.int32)}
-        state = fbx.trajectory_buffer.TrajectoryBufferState(
-            experience=experience, current_index=jnp.int32(4), is_full=jnp.bool_(False)
-        )
-        Vault("walk", experience, rel_dir=str(tmp_path / "vaults"), vault_uid="run1").write(state)
+        added = record(api, writer)
+        append_by_flashbax(tmp_path)
         assert api.post(added, json={"n": [[3, 4]]}).status_code == 201
         assert_refused(api.get(f"{URL}/walk/run1/slice"), 409, "foreign_writer", "walk/run1")
 
     with serve(tmp_path) as api:
-        assert_refused(api.get(f"{URL}/walk/run1/slice"), 409, "foreign_writer", "walk/run1")
+        problem = assert_refused(api.get(f"{URL}/walk/run1/slice"), 409, "foreign_writer", "walk/run1")
+        assert "/fork" in problem["hint"] and "stays in the log" in problem["hint"]
         assert arrays_of(api.get(f"{URL}/walk/run1/slice?ref=before"))["n"].tolist() == [[0, 1, 2]]
+
+
+@pytest.mark.parametrize("writer", ["buffer", "vault"])
+def test_a_vault_that_another_program_wrote_to_says_so(
+    tmp_path: Path, writer: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Vault, list and pages tell it, before and after a restart; the log has one line and no traceback."""
+    with serve(tmp_path) as api:
+        added = record(api, writer)
+        append_by_flashbax(tmp_path)
+        api.post(added, json={"n": [[3, 4]]})
+        for _ in range(2):
+            shown, listed = api.get(f"{URL}/walk/run1").json(), api.get(URL).json()["items"][0]
+            for vault in (shown, listed):
+                assert (vault["state"], vault["length"], vault["pending"]) == ("foreign_writer", 7, 2)
+                assert "another program" in vault["error"]
+        assert "another program" in api.get("/vaults/walk/run1").text
+        if writer == "buffer":
+            for page in ("/buffers/walk", "/buffers", "/"):
+                assert "another program" in api.get(page).text
+        told = [record for record in caplog.records if "another program" in record.getMessage()]
+        assert [(record.levelname, record.exc_info) for record in told] == [("WARNING", None)]
+
+    with serve(tmp_path) as api:
+        shown, listed = api.get(f"{URL}/walk/run1").json(), api.get(URL).json()["items"][0]
+        for vault in (shown, listed):
+            assert (vault["state"], vault["length"], vault["pending"]) == ("foreign_writer", 7, None)
+        assert "could not be opened" in api.get("/vaults/walk/run1").text
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+@pytest.mark.parametrize("writer", ["buffer", "vault"])
+def test_a_vault_that_another_program_wrote_to_is_forked(tmp_path: Path, writer: str) -> None:
+    """The fork has what the files hold, and its lineage says how many steps the log keeps."""
+    with serve(tmp_path) as api:
+        added = record(api, writer)
+        append_by_flashbax(tmp_path)
+        api.post(added, json={"n": [[3, 4]]})
+        made = api.post(f"{URL}/walk/run1/fork", json={"vault_name": "walk", "vault_uid": "run2"}).json()
+
+        assert (made["state"], made["length"], made["lineage"]["left_in_log"]) == ("ok", 7, 2)
+        assert arrays_of(api.get(f"{URL}/walk/run2/slice"))["n"].tolist() == [[0, 1, 2, 9, 9, 9, 9]]
+        assert api.post(f"{URL}/walk/run2/experience", json={"n": [[3, 4]]}).json()["length"] == 9

@@ -1,0 +1,49 @@
+"""One vault as the service knows it, and what is wrong with it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from app.services.folders import Facts, Place
+from fbxcore.errors import FbxError
+from fbxcore.live import LiveVault
+from fbxcore.vault.faults import FOREIGN_WRITER, foreign_writer
+from fbxcore.vault.store import VaultWriter
+
+
+@dataclass
+class VaultEntry:
+    """One vault as the service knows it."""
+
+    place: Place
+    facts: Facts
+    live: LiveVault | None = None  # while somebody appends to it over HTTP
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # held while its writer is opened or used
+    reading: list[int] = field(default_factory=list)  # generations that are being read
+    shut_out: FbxError | None = None  # why its log could not be opened
+    is_told: bool = False  # whether what is wrong with it was logged
+
+    @property
+    def log(self) -> Path:
+        """Where what was acknowledged and not yet committed lies."""
+        return self.place.catalog / "log"
+
+
+def fault_of(entry: VaultEntry, writer: VaultWriter | None, failure: FbxError | None) -> FbxError | None:
+    """Return what keeps a vault from being read, or from taking what is acknowledged; no I/O.
+
+    Args:
+        writer: that of the buffer which persists to it.
+        failure: why that buffer could not be opened.
+    """
+    if entry.facts.error is not None:
+        return entry.facts.error
+    for error in (failure, entry.shut_out):
+        if error is not None and error.code == FOREIGN_WRITER:
+            return error
+    writer = entry.live.writer if entry.live is not None else writer
+    if writer is not None and not entry.facts.is_ours and entry.facts.generation > writer.generation:
+        return foreign_writer(entry.place.key)
+    return None
