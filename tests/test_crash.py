@@ -28,14 +28,15 @@ def free_port():
 def start_server(data, port):
     """Start Flashdeck on a data directory and wait until it answers."""
     command = [sys.executable, "-m", "app.cli", "serve", "--port", str(port), "--data", str(data)]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with open(data / "server.log", "ab") as log:
+        server = subprocess.Popen(command, stdout=log, stderr=log)
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
             with socket.create_connection(("127.0.0.1", port), timeout=1):
                 return server
         except OSError:
-            assert server.poll() is None, "the server ended"
+            assert server.poll() is None, (data / "server.log").read_text()[-2000:]
             time.sleep(0.05)
     raise TimeoutError("the server did not start")
 
