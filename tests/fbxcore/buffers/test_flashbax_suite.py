@@ -16,6 +16,10 @@ import pytest
 # Each asserts something private, or a fault; by the end of its name, with the reason.
 DIFFERENT: dict[str, str] = {
     "prioritised_flat_buffer_test.py::test_adjust_priorities": "sets priorities before there is an item",
+    "prioritised_trajectory_buffer_test.py::test_human_case_1": "asks a private function",
+    "prioritised_trajectory_buffer_test.py::test_human_case_2": "asks a private function",
+    "prioritised_trajectory_buffer_test.py::test_human_case_3": "asks a private function",
+    "sum_tree_test.py::test_set_non_batched[7]": "sets leaf 7 of a tree of 7 leaves, 0 to 6",
 }
 
 OUTCOME = re.compile(r"^(\S+::\S+(?: \S+)*?) (PASSED|FAILED|ERROR)\b", re.MULTILINE)
