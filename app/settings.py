@@ -41,6 +41,9 @@ class Settings(BaseSettings):
 
     max_body_bytes: int = Field(256 * MIB, ge=1, description="Bytes of a request's body, as sent.")
     max_decoded_bytes: int = Field(512 * MIB, ge=1, description="Bytes of a body after `Content-Encoding`.")
+    max_json_bytes: int = Field(
+        16 * MIB, ge=1, description="Bytes of arrays sent as JSON, after `Content-Encoding`."
+    )
     max_response_bytes: int = Field(256 * MIB, ge=1, description="Bytes of arrays in one answer.")
     max_memory_bytes: int = Field(4096 * MIB, ge=1, description="Bytes of all buffers together.")
     max_rows: int = Field(4096, ge=1, description="Rows of one buffer or vault.")

@@ -3,76 +3,79 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
-import zlib
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import numpy as np
 import orjson
-import zstandard
 from starlette.requests import ClientDisconnect, Request
 
+from app.routes._decompress import ENCODINGS, PIECE_BYTES, BodyError, decompressed, too_large
 from app.routes._query import Query
 from app.settings import Settings
-from fbxcore.errors import FbxError, InvalidArgumentError
+from fbxcore.errors import InvalidArgumentError
 from fbxcore.types import Spec
 from fbxcore.wire import FORMATS, decode, format_for
 
 OFF_LOOP_BYTES = 1 << 20  # longer work than the hop to a thread and back
 MAX_JSON_BYTES = 1 << 20
-ENCODINGS = ("gzip", "zstd")
+SMALLER = "Send it in smaller parts."
+NO_JSON = "As JSON, numbers take many times their memory: send safetensors or npz, or smaller parts."
 
 
-class BodyError(FbxError):
-    """A body that is too large or not whole; the code says which."""
-
-    code = "incomplete_body"
-
-
-async def read_body(request: Request, limit: int) -> bytes | memoryview:
+async def read_body(request: Request, limit: int, remedy: str = SMALLER) -> bytes | memoryview:
     """Return the body as sent, or refuse it as soon as it is longer than the limit."""
-    declared = request.headers.get("content-length")
-    if declared is not None and int(declared) > limit:
-        raise _too_large(limit, declared)
-    first, message = b"", await request.receive()
-    whole: bytearray | None = None
-    size = 0
-    while True:
-        if message["type"] == "http.disconnect":
-            raise ClientDisconnect
-        chunk = message.get("body", b"")
-        size += len(chunk)
-        if size > limit:
-            raise _too_large(limit, f"over {limit}")
+    first, whole = b"", None
+    async for chunk in _chunks(request, limit, remedy):
         if not first:
             first = chunk
         else:
             whole = bytearray(first) if whole is None else whole
             whole += chunk
-        if not message.get("more_body", False):
-            break
+    return first if whole is None else memoryview(whole).toreadonly()
+
+
+async def _chunks(request: Request, limit: int, remedy: str) -> AsyncIterator[bytes]:
+    declared = request.headers.get("content-length")
+    if declared is not None and int(declared) > limit:
+        raise too_large(limit, declared, remedy)
+    size, has_more = 0, True
+    while has_more:
         message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        chunk, has_more = message.get("body", b""), message.get("more_body", False)
+        size += len(chunk)
+        if size > limit:
+            raise too_large(limit, f"over {limit}", remedy)
+        if chunk:
+            yield chunk
     if declared is not None and size != int(declared):
         raise BodyError(
             f"`body` must have the {declared} bytes of its Content-Length, got {size}.", loc=("body",)
         )
-    return first if whole is None else memoryview(whole).toreadonly()
 
 
-async def read_decoded(request: Request, settings: Settings) -> bytes | memoryview:
+async def read_decoded(request: Request, settings: Settings, *, is_json: bool = False) -> bytes | memoryview:
     """Return the body with its `Content-Encoding` undone."""
-    body = await read_body(request, settings.max_body_bytes)
+    most, remedy = (settings.max_json_bytes, NO_JSON) if is_json else (settings.max_decoded_bytes, SMALLER)
+    limit = min(settings.max_body_bytes, most)
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding in ("", "identity"):
-        return body
+        return await read_body(request, limit, remedy)
     if encoding not in ENCODINGS:
         raise InvalidArgumentError(
             f"`Content-Encoding` must be one of {', '.join(ENCODINGS)}, got {encoding!r:.80}.",
             code="unsupported_media_type",
             loc=("header", "content-encoding"),
         )
-    return await asyncio.to_thread(_decompressed, bytes(body), encoding, settings.max_decoded_bytes)
+    pieces: deque[bytearray] = deque()
+    async for chunk in _chunks(request, limit, remedy):
+        if not pieces or len(pieces[-1]) >= PIECE_BYTES:
+            pieces.append(bytearray())
+        pieces[-1] += chunk
+    return await asyncio.to_thread(decompressed, pieces, encoding, most, remedy)
 
 
 async def read_arrays(
@@ -81,7 +84,7 @@ async def read_arrays(
     """Return the arrays of the body, in the format that `?format=` or `Content-Type` names."""
     format = query.text("format") or _format_of(request)
     query.done()
-    body = await read_decoded(request, settings)
+    body = await read_decoded(request, settings, is_json=format == "json")
     if len(body) > OFF_LOOP_BYTES or (format == "json" and len(body) > OFF_LOOP_BYTES // 16):
         return await asyncio.to_thread(decode, body, format, spec=spec, max_bytes=settings.max_decoded_bytes)
     return decode(body, format, spec=spec, max_bytes=settings.max_decoded_bytes)
@@ -123,42 +126,3 @@ def _format_of(request: Request) -> str:
             loc=("header", "content-type"),
         )
     return found
-
-
-def _decompressed(body: bytes, encoding: str, limit: int) -> bytes:
-    """Undo one encoding, with at most `limit` bytes of result ever held."""
-    try:
-        found = _gunzipped(body, limit) if encoding == "gzip" else _unzstd(body, limit)
-    except (zlib.error, zstandard.ZstdError, EOFError, gzip.BadGzipFile) as error:
-        raise InvalidArgumentError(
-            f"`body` must be whole {encoding} data, got something else: {str(error)[:200]}.",
-            code="malformed_body",
-            loc=("body",),
-        ) from None
-    if len(found) > limit:
-        raise _too_large(limit, f"over {limit} once decoded")
-    return found
-
-
-def _gunzipped(body: bytes, limit: int) -> bytes:
-    undo = zlib.decompressobj(wbits=31)
-    found = undo.decompress(body, limit + 1)
-    if len(found) <= limit and not undo.eof:
-        raise EOFError("it ends early")
-    return found
-
-
-def _unzstd(body: bytes, limit: int) -> bytes:
-    with zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(body) as reader:
-        found = reader.read(limit + 1)
-    if len(found) <= limit and zstandard.frame_content_size(body) not in (-1, len(found)):
-        raise EOFError("it ends early")
-    return found
-
-
-def _too_large(limit: int, got: str) -> BodyError:
-    return BodyError(
-        f"`body` must have at most {limit} bytes, got {got}. Send it in smaller parts.",
-        code="body_too_large",
-        loc=("body",),
-    )

@@ -40,6 +40,7 @@ def capabilities(settings: Settings) -> dict[str, Any]:
         "limits": {
             "body_bytes": settings.max_body_bytes,
             "decoded_bytes": settings.max_decoded_bytes,
+            "json_bytes": settings.max_json_bytes,
             "response_bytes": settings.max_response_bytes,
             "memory_bytes": settings.max_memory_bytes,
             "rows": settings.max_rows,

@@ -400,6 +400,22 @@ def test_a_bomb_is_refused_at_the_bound(tmp_path, encoding: str) -> None:
         )
 
 
+@pytest.mark.parametrize("encoding", ["identity", "gzip"])
+def test_json_over_its_own_limit_is_refused(tmp_path, encoding: str) -> None:
+    """413 before it is parsed, compressed or not; other formats have no such limit."""
+    with serve(tmp_path / "data", max_json_bytes=1 << 12) as api:
+        api.put(f"{URL}/large", json=buffer_body("large"))
+        body = wire.encode(steps(2, 500), "json")[0]
+        headers = {"content-type": "application/json", "content-encoding": encoding}
+        body = zlib.compress(body, wbits=31) if encoding == "gzip" else body
+        answer = api.post(f"{URL}/large/experience", content=body, headers=headers)
+
+        assert_refused(answer, 413, "body_too_large", "4096", "send safetensors or npz")
+        assert send(api, f"{URL}/large/experience", steps(2, 8)).status_code == 201
+        assert send(api, f"{URL}/large/experience", steps(2, 8), format="json").status_code == 201
+        assert api.get("/api/v1/capabilities").json()["limits"]["json_bytes"] == 1 << 12
+
+
 def test_a_body_over_the_limit_is_refused_with_and_without_its_length(tmp_path) -> None:
     """2 MiB against a limit of 1 MiB are 413, WB-03, announced or in pieces."""
     with serve(tmp_path / "data", max_body_bytes=1 << 20) as api:
