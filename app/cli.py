@@ -205,6 +205,33 @@ def _finding(found: Mapping[str, Any]) -> str:
     return f"{found['where']}: {found['problem']}{' (repaired)' if found['repaired'] else ''}"
 
 
+@app.command()
+def backup(
+    target: Annotated[Path, typer.Argument(help="A new directory.")],
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Copy the data directory, also while a server runs on it."""
+    from app.services.backup import backup as copy
+
+    with _progress() as step:
+        record = copy(_data(data), target.absolute(), lambda _, *at: step("backup", *at))
+    _print_json(record) if as_json else console.print(_fields(f"Backup in {target}", record))
+
+
+@app.command()
+def restore(
+    source: Annotated[Path, typer.Argument(help="What `flashdeck backup` made.")],
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a new data directory of a backup."""
+    from app.services.backup import restore as bring_back
+
+    record = bring_back(source.absolute(), _data(data))
+    _print_json(record) if as_json else console.print(_fields(f"Restored to {_data(data)}", record))
+
+
 @db.command("upgrade")
 def db_upgrade(
     database_url: Annotated[str | None, typer.Option(help="SQLite or PostgreSQL.")] = None,

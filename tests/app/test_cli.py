@@ -295,3 +295,15 @@ def test_verify_finds_and_repairs(data):
         file.write_bytes(file.read_bytes()[:-1] + b"x")
     status, text, _ = run("verify", "--data", str(data), "--json")
     assert status == 1 and not json.loads(text)[0]["is_whole"]
+
+
+def test_backup_and_restore(served, tmp_path):
+    """A copy of a served directory, made into a new one; what is there is never overwritten."""
+    copy, new = str(tmp_path / "copy"), str(tmp_path / "new")
+    status, text, complaint = run("backup", copy, "--data", str(served.folder / "data"), "--json")
+    assert (status, complaint, json.loads(text)["vaults"]) == (0, "", ["walk/run1"])
+    assert run("restore", copy, "--data", new)[0] == 0
+    assert run("verify", "walk/run1", "--data", new)[0] == 0
+
+    status, _, complaint = run("restore", copy, "--data", new)
+    assert (status, "must be a new or empty directory" in complaint) == (1, True)
