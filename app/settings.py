@@ -50,6 +50,9 @@ class Settings(BaseSettings):
     max_concurrent_reads: int = Field(8, ge=1, description="Reads of vaults at the same time.")
     max_wait_ms: int = Field(30_000, ge=0, description="The longest `timeout_ms` a request may ask for.")
     scan_interval_s: float = Field(60.0, gt=0, description="How often the folders of vaults are looked at.")
+    sweep_interval_s: float = Field(
+        3600.0, gt=0, description="How often vaults with a retention of their own are swept."
+    )
     trash_days: float = Field(7.0, ge=0, description="How many days a deleted vault can be restored.")
     mirror_interval_s: float = Field(
         2.0, gt=0, description="How often the numbers of what is being written are copied for lists."

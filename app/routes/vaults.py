@@ -61,8 +61,11 @@ async def show_vault(deck: DeckDep, vault: VaultDep) -> Response:
 
 @router.patch(PATH, response_model=VaultPublic)
 async def change_vault(deck: DeckDep, vault: VaultDep, given: VaultChange) -> Response:
-    """Merge metadata into a vault's."""
-    return Json(await vaults.change(deck, vault, given.metadata))
+    """Merge metadata into a vault's, and say how long its versions are kept."""
+    retention = None
+    if "retention" in given.model_fields_set:
+        retention = Retention(**given.retention.model_dump()) if given.retention else Retention()
+    return Json(await vaults.change(deck, vault, given.metadata, retention))
 
 
 @router.post(PATH + "/fork", status_code=201, response_model=VaultPublic)

@@ -28,10 +28,22 @@ class VaultCreate(Strict):
     metadata: dict[str, Any] = Field(default_factory=dict)
 
 
+class RetentionFields(Strict):
+    """Which versions may go: those that all limits given allow, never tagged ones or the newest."""
+
+    keep: int | None = Field(None, ge=1, description="The newest so many versions stay.")
+    older_than_days: float | None = Field(
+        None, ge=0, le=36_500, allow_inf_nan=False, description="Versions younger than this stay."
+    )
+
+
 class VaultChange(Strict):
-    """Metadata to merge; null takes a name away."""
+    """Metadata to merge, where null takes a name away; and how long versions are kept."""
 
     metadata: dict[str, Any] = Field(default_factory=dict)
+    retention: RetentionFields | None = Field(
+        None, description="Limits by which old versions go every hour; null keeps all."
+    )
 
 
 class VaultSummary(BaseModel):
@@ -84,6 +96,7 @@ class VaultPublic(BaseModel):
     latest_version: int | None
     tags: dict[str, int]
     lineage: dict[str, Any] | None = Field(description="What it was forked from.")
+    retention: RetentionFields | None
     updated_at: str
 
 
@@ -105,13 +118,9 @@ class VaultFork(SliceFields):
     vault_uid: Name | None = None
 
 
-class VaultSweep(Strict):
-    """What may go. Versions go only if all limits given allow it; tagged ones and the newest stay."""
+class VaultSweep(RetentionFields):
+    """What may go; without limits here the vault's own count."""
 
-    keep: int | None = Field(None, ge=1, description="The newest so many versions stay.")
-    older_than_days: float | None = Field(
-        None, ge=0, le=36_500, allow_inf_nan=False, description="Versions younger than this stay."
-    )
     grace_s: float = Field(
         900, ge=0, le=1e9, allow_inf_nan=False, description="What was in use less than this ago stays."
     )

@@ -13,6 +13,7 @@ from fbxcore.errors import FbxError
 from fbxcore.spec import spec_to_json
 from fbxcore.types import Spec
 from fbxcore.vault.fork import lineage_of
+from fbxcore.vault.retention import Retention, retention_of
 from fbxcore.vault.store import COMMIT_KEY, VaultReader, find_vaults
 from fbxcore.vault.versions import History, Tag, Version, read_history
 
@@ -54,6 +55,7 @@ class Facts:
     error: FbxError | None = None
     deleted: tuple[Version, ...] = ()
     lineage: Mapping[str, Any] | None = None
+    retention: Retention = Retention()
     is_ours: bool = True  # whether the newest commit is one of ours
 
     def resolve(self, ref: str | None) -> Version | None:
@@ -101,6 +103,7 @@ def look_into(place: Place) -> Facts:
                 history.tags,
                 deleted=history.deleted,
                 lineage=lineage_of(reader),
+                retention=retention_of(reader),
                 is_ours=reader.get(COMMIT_KEY) == b"%d" % reader.generation,
             )
     except FbxError as error:

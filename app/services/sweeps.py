@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 from app.services import mirror, vaults
 from app.services.deck import Deck, VaultEntry
 from fbxcore.errors import ConflictError
-from fbxcore.vault.retention import Retention
+from fbxcore.vault.retention import Retention, retention_of
 from fbxcore.vault.store import VaultReader, VaultWriter
 from fbxcore.vault.sweep import GRACE_S, sweep
 from fbxcore.vault.versions import delete_versions, read_history
@@ -44,6 +45,15 @@ async def run(deck: Deck, entry: VaultEntry, asked: Asked) -> dict[str, Any]:
     return {"vault": place.key, **swept}
 
 
+async def sweep_by_retention(deck: Deck, every_s: float) -> None:
+    """Again and again sweep the vaults that have limits of their own; never ends."""
+    while True:
+        await asyncio.sleep(every_s)
+        for entry in list(deck.vaults.values()):
+            if entry.facts.retention and not entry.place.read_only:
+                await deck.attempt(lambda entry=entry: run(deck, entry, Asked()))
+
+
 def sweep_vault(
     writer: VaultWriter,
     catalog: Path,
@@ -55,7 +65,8 @@ def sweep_vault(
     """Delete what retention lets go, sweep, and say what came of it."""
     with VaultReader.open(writer.path) as reader:
         history, live_bytes = read_history(reader, catalog), reader.live_bytes
-    expired = asked.retention.expired(history.versions, history.tags, time.time())
+        own = retention_of(reader)
+    expired = (asked.retention or own).expired(history.versions, history.tags, time.time())
     if expired and not asked.dry_run:
         delete_versions(writer, catalog, [version.number for version in expired])
     swept = sweep(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 import orjson
@@ -19,6 +20,7 @@ from fbxcore.live.files import replace_file
 from fbxcore.spec import parse_spec, spec_to_json
 from fbxcore.types import Leaves
 from fbxcore.vault.faults import FOREIGN_WRITER
+from fbxcore.vault.retention import Retention, set_retention
 from fbxcore.vault.store import VaultWriter
 
 T = TypeVar("T")
@@ -180,6 +182,7 @@ async def show(deck: Deck, entry: VaultEntry) -> dict[str, Any]:
         "latest_version": facts.versions[-1].number if facts.versions else None,
         "tags": {name: tag.version for name, tag in sorted(facts.tags.items())},
         "lineage": facts.lineage,
+        "retention": asdict(facts.retention) if facts.retention else None,
         "updated_at": facts.updated_at,
     }
 
@@ -213,19 +216,30 @@ def _logged(deck: Deck, entry: VaultEntry) -> tuple[int | None, int | None]:
     return None, None
 
 
-async def change(deck: Deck, entry: VaultEntry, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge metadata into a vault's; a value of None takes a name away."""
+async def change(
+    deck: Deck, entry: VaultEntry, metadata: Mapping[str, Any], retention: Retention | None = None
+) -> dict[str, Any]:
+    """Merge metadata into a vault's, where a value of None takes a name away; set its retention if given."""
     if entry.facts.error is not None:
         raise entry.facts.error
+    if retention is not None:
+        check_ours(entry)
     check_metadata(metadata)
     merged = _merged(await _metadata(entry), metadata)
     check_metadata(merged)
     if entry.place.read_only:
         await asyncio.to_thread(_write_notes, entry, orjson.dumps(merged))
     else:
-        await with_writer(deck, entry, lambda writer: writer.update_metadata(merged))
+        await with_writer(deck, entry, lambda writer: _change(writer, merged, retention))
     await deck.refresh(entry, anyway=True)
     return await show(deck, entry)
+
+
+def _change(writer: VaultWriter, metadata: Mapping[str, Any], retention: Retention | None) -> None:
+    if dict(metadata) != writer.metadata:
+        writer.update_metadata(metadata)
+    if retention is not None:
+        set_retention(writer, retention)
 
 
 def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:

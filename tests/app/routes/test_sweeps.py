@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from sqlalchemy import text
 
@@ -140,3 +142,33 @@ async def _add_version(database) -> None:
                 "created_at) values ('v', '1', 7, 2, 0, 'sha256-0', '', '2026')"
             )
         )
+
+
+def test_a_vault_has_a_retention_of_its_own(api: Api, vault: str) -> None:
+    """PATCH sets it and null takes it away; a sweep without limits goes by it, one with limits by those."""
+    shown = api.patch(vault, json={"retention": {"keep": 2}}).json()
+    assert shown["retention"] == {"keep": 2, "older_than_days": None}
+    assert api.patch(vault, json={"metadata": {"env": "x"}}).json()["retention"] == shown["retention"]
+
+    assert api.post(f"{vault}/gc?dry_run=true", json={"keep": 3}).json()["deleted_versions"] == [1]
+    assert api.post(f"{vault}/gc").json()["deleted_versions"] == [1, 2]
+    changed = api.patch(vault, json={"retention": None}).json()
+    assert (changed["retention"], changed["metadata"]) == (None, {"env": "x"})
+    assert api.post(f"{vault}/gc").json()["deleted_versions"] == []
+    assert_refused(api.patch(vault, json={"retention": {"keep": 0}}), 422, "invalid_argument", "keep")
+
+
+def test_old_versions_go_by_themselves(tmp_path) -> None:
+    """Within seconds, where sweeping is that frequent; a vault without a retention keeps all."""
+    with serve(tmp_path, sweep_interval_s=0.2) as api:
+        for name in ("short", "long"):
+            api.post(URL, json={"vault_name": name, "vault_uid": "1", "spec": SPEC})
+            for _ in range(3):
+                api.post(f"{URL}/{name}/1/versions")
+        api.patch(f"{URL}/short/1", json={"retention": {"keep": 1}})
+        deadline = time.monotonic() + 20
+        while numbers(api, f"{URL}/short/1") != [3] and time.monotonic() < deadline:
+            time.sleep(0.1)
+
+        assert numbers(api, f"{URL}/short/1") == [3]
+        assert numbers(api, f"{URL}/long/1") == [3, 2, 1]
