@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Any
@@ -16,6 +17,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.routing import Match
 
 from app.paths import PROBLEMS
 from fbxcore import errors as fbx
@@ -49,10 +51,12 @@ CODE_OF_STATUS = {
     400: "bad_request", 401: "unauthorized", 403: "forbidden", 404: "not_found", 405: "method_not_allowed",
     413: "body_too_large", 422: "invalid_argument", 500: "internal", 503: "unavailable",
 }  # fmt: skip
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 HINTS = {
     "foreign_writer": "POST …/fork copies what the vault's files hold into a new vault, and a buffer can "
     "persist to another one. What was acknowledged and is not in the files stays in the log.",
 }
+_LONG_WORD = re.compile(r"(\S{200})\S+")
 
 
 def status_of(error: fbx.FbxError) -> int:
@@ -72,11 +76,16 @@ def problem(
     **members: Any,
 ) -> Response:
     """Return one problem document; members that are None are left out."""
+    if (faults := members.get("errors")) is not None:
+        members["errors"] = [
+            fault | {"loc": [_cut(part) for part in fault["loc"]], "msg": _cut(fault["msg"])}
+            for fault in faults
+        ]
     body = {
         "type": f"{PROBLEMS}/{code}",
         "title": code.replace("_", " ").capitalize(),
         "status": status,
-        "detail": detail,
+        "detail": _cut(detail),
         "code": code,
         "request_id": request_id,
     }
@@ -84,6 +93,11 @@ def problem(
     content = orjson.dumps(body, default=str, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
     extra = {"cache-control": "no-store", **(headers or {})}
     return Response(content, status, extra, media_type="application/problem+json")
+
+
+def _cut(text: Any) -> Any:
+    """Return a text of ours with long words, which are names somebody sent, cut short."""
+    return _LONG_WORD.sub(r"\1…", text) if isinstance(text, str) else text
 
 
 def problem_of(error: fbx.FbxError, request_id: str | None = None) -> Response:
@@ -153,15 +167,23 @@ async def _on_http(request: Request, error: HTTPException) -> Response:
     code = CODE_OF_STATUS.get(
         error.status_code, HTTPStatus(error.status_code).phrase.lower().replace(" ", "_")
     )
-    path = request.url.path
+    path, headers = request.url.path, error.headers
+    if error.status_code == 405:  # the router names the methods of the first route that has the path
+        headers = {"Allow": ", ".join(_methods_of(request))}
     detail = {
         404: f"No resource at {path!r:.200}.",
-        405: f"`method` must be one of {(error.headers or {}).get('Allow') or 'those served'}, "
-        f"got {request.method!r:.20}.",
+        405: f"`method` must be one of {(headers or {}).get('Allow')}, got {request.method!r:.20}.",
         413: "`body` must be smaller than the service's limit.",
     }.get(error.status_code, str(error.detail))
-    found = problem(error.status_code, code, detail, request_id=request_id_of(request), headers=error.headers)
+    found = problem(error.status_code, code, detail, request_id=request_id_of(request), headers=headers)
     return _shown(request, found)
+
+
+def _methods_of(request: Request) -> list[str]:
+    """Return the methods that are served at a request's path."""
+    routes = request.app.router.routes
+    tried = [(method, {**request.scope, "method": method}) for method in METHODS]
+    return [method for method, scope in tried if any(r.matches(scope)[0] is Match.FULL for r in routes)]
 
 
 async def _on_validation(request: Request, error: RequestValidationError) -> Response:

@@ -1,8 +1,10 @@
-"""A query string read by hand: each parameter once, checked, and none left over."""
+"""A query string read by hand: each parameter once, checked, and none left over; and a header like it."""
 
 from __future__ import annotations
 
 from urllib.parse import parse_qsl
+
+from starlette.requests import Request
 
 from fbxcore.errors import InvalidArgumentError, NotSupportedError
 
@@ -69,6 +71,24 @@ class Query:
                 f"`{name[:200]}` must be left out: this resource serves no such parameter.",
                 loc=("query", name[:200]),
             )
+
+
+def idempotency_key(request: Request) -> str | None:
+    """Return the `Idempotency-Key`, given once, or more than once with the same key."""
+    found = None
+    for name, value in request.scope["headers"]:
+        if name == b"idempotency-key":
+            if found is not None and value != found:
+                raise InvalidArgumentError(
+                    f"`Idempotency-Key` must be one key, got {_text(found)!r:.80} and {_text(value)!r:.80}.",
+                    loc=("header", "idempotency-key"),
+                )
+            found = value
+    return None if found is None else _text(found)
+
+
+def _text(header: bytes) -> str:
+    return header.decode("latin-1")
 
 
 def _pairs(text: str) -> list[tuple[str, str]]:

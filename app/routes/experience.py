@@ -7,14 +7,13 @@ documentation is in `openapi`.
 from __future__ import annotations
 
 import orjson
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from app.routes._answers import arrays_body, encoding_asked, format_asked
 from app.routes._body import read_arrays, refuse_body
-from app.routes._query import Query
+from app.routes._query import Query, idempotency_key
 from app.services import buffers
 from fbxcore.live import Sample
 
@@ -28,7 +27,7 @@ async def add_experience(request: Request) -> Response:
     buffer = deck.buffer(name)
     query = Query(request.scope["query_string"])
     identity = {
-        "idempotency_key": request.headers.get("idempotency-key"),
+        "idempotency_key": idempotency_key(request),
         "writer": query.text("writer"),
         "sequence": query.integer("sequence", low=0, high=MAX_SEED),
     }
@@ -44,8 +43,6 @@ async def add_experience(request: Request) -> Response:
 
 async def sample(request: Request) -> Response:
     """Draw a batch; POST may be repeated under its `Idempotency-Key`."""
-    if request.method == "HEAD":  # it would draw and count, and show nothing
-        raise HTTPException(405, headers={"Allow": "GET, POST"})
     deck, name = request.app.state.deck, request.path_params["name"]
     buffer = deck.buffer(name)
     query = Query(request.scope["query_string"])
@@ -69,7 +66,7 @@ async def sample(request: Request) -> Response:
     async def draw() -> tuple[bytes, dict[str, str]]:
         return await _answer_of(await buffer.sample(**wanted), format, encoding)
 
-    key, asked = request.headers.get("idempotency-key"), (request.scope["query_string"], format, encoding)
+    key, asked = idempotency_key(request), (request.scope["query_string"], format, encoding)
     body, headers = await deck.replays.once(buffer, key, asked, draw)
     return Response(body, headers=headers)
 
@@ -97,8 +94,10 @@ async def set_priorities(request: Request) -> Response:
     )
 
 
+_SAMPLE = Route(f"{BUFFER}/sample", sample, methods=["GET", "POST"])
+_SAMPLE.methods.discard("HEAD")  # it would draw and count, and show nothing
 ROUTES = [
-    Route(f"{BUFFER}/sample", sample, methods=["GET", "POST"]),
+    _SAMPLE,
     Route(f"{BUFFER}/experience", add_experience, methods=["POST"]),
     Route(f"{BUFFER}/priorities", set_priorities, methods=["PATCH"]),
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 
+import orjson
 import pytest
 from starlette.requests import Request
 from starlette.testclient import TestClient
@@ -11,7 +12,7 @@ from starlette.testclient import TestClient
 from app import errors
 from app.main import create_app
 from fbxcore import errors as fbx
-from tests.app.support import BASE, Api, assert_refused, settings_of
+from tests.app.support import BASE, Api, assert_refused, buffer_body, settings_of
 
 
 @pytest.mark.parametrize(
@@ -115,3 +116,27 @@ def test_what_goes_wrong_on_our_side_is_a_problem_without_secrets(tmp_path) -> N
 def test_pydantics_rules_are_sentences(api: Api, path: str, detail: str) -> None:
     """Field, rule and value, without a second subject in between."""
     assert api.get(path).json()["detail"].startswith(detail)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "given"),
+    [("POST", "buffers", {"NAME": 1}),
+     ("POST", "buffers", {"kind": "NAME"}),
+     ("POST", "buffers", {"spec": {"NAME": {"shape": [], "dtype": "bool"}}}),
+     ("PATCH", "vaults/x/run1", {"NAME": 1}),
+     ("GET", "buffers/x/histogram?field=NAME", {}),
+     ("GET", "buffers/NAME", {})],
+)  # fmt: skip
+def test_a_name_of_60_000_characters_is_not_echoed(api: Api, method: str, path: str, given: dict) -> None:
+    """The sentence has the beginning of it, and so have the fields at fault."""
+    api.put("/api/v1/buffers/x", json=buffer_body("x", persist_to="x/run1"))
+    given = buffer_body("y") | given if path == "buffers" else given
+    body = orjson.dumps(given).replace(b"NAME", b"n" * 60_000) if given else b""
+    headers = {"content-type": "application/json"}
+    answer = api.request(
+        method, f"/api/v1/{path.replace('NAME', 'n' * 60_000)}", content=body, headers=headers
+    )
+
+    assert 400 <= answer.status_code < 500
+    assert 100 < len(answer.content) < 3000
+    assert "nnnn" in answer.json()["detail"]

@@ -115,6 +115,30 @@ def test_head_does_not_sample(api: Api, filled: str) -> None:
     assert api.get(filled).json()["sampled"] == before
 
 
+@pytest.mark.parametrize("url", ["/api/v1/buffers/x/sample", "/api/v1/buffers/x", "/api/v1/vaults/x/y/slice"])
+def test_allow_names_what_is_served(api: Api, url: str) -> None:
+    """Of all methods, exactly those that `Allow` names are not refused as 405."""
+    allow = api.options(url).headers["allow"].split(", ")
+    methods = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+
+    assert [method for method in methods if api.request(method, url).status_code != 405] == allow
+
+
+@pytest.mark.parametrize("path", ["experience", "sample"])
+def test_two_idempotency_keys_are_refused(api: Api, empty: str, path: str) -> None:
+    """Which of them counts nobody could say; the same one twice is one."""
+    body = wire.encode(steps(2, 1), "safetensors")[0] if path == "experience" else b""
+    kind = ("content-type", wire.FORMATS["safetensors"])
+    send(api, f"{empty}/experience", steps(2, 8))
+    url = f"{empty}/{path}"
+    two = [kind, ("idempotency-key", "a"), ("idempotency-key", "b")]
+
+    assert_refused(api.post(url, content=body, headers=two), 422, "invalid_argument", "'a' and 'b'")
+    assert size(api, empty) == 16
+    two = [kind, ("idempotency-key", f"{path}-c"), ("idempotency-key", f"{path}-c")]
+    assert api.post(url, content=body, headers=two).status_code in (200, 201)
+
+
 def test_accept_chooses_the_format_and_npz_is_for_everybody_else(api: Api, filled: str) -> None:
     """`Accept` names one; nothing or anything gets npz; what there is none of gets 406 with a list."""
     url = f"{filled}/sample?peek=true"
