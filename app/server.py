@@ -16,6 +16,7 @@ from pydantic import SecretStr, ValidationError
 
 from app.errors import rule_of
 from app.process import prepare
+from app.protocol import Protocol
 from app.settings import Settings
 from fbxcore.errors import ConflictError, FbxError, InvalidArgumentError
 
@@ -67,12 +68,14 @@ def run(
     """Serve until SIGINT or SIGTERM.
 
     Raises:
-        InvalidArgumentError: if a setting is wrong, or the address is open to others without a token.
+        InvalidArgumentError: if a setting is wrong, a folder cannot be used, or the address is open to
+            others without a token.
         ConflictError: if the port or the data directory is in use.
     """
     settings = settings_of(given)
     check_workers(workers)
     make_data(settings.data)
+    check_vaults(settings.vaults)
     if generate_token and settings.token is None:
         settings = settings.model_copy(update={"token": SecretStr(kept_token(settings.data))})
     settings.check()
@@ -117,6 +120,16 @@ def make_data(data: Path) -> None:
             f"`data` must be a folder that takes files, got {str(data)!r} ({reason}). "
             "Choose another with --data.",
             loc=("data",),
+        )
+
+
+def check_vaults(vaults: Path | None) -> None:
+    """Refuse a folder of vaults that is not there: nothing would be shown, and nobody would know why."""
+    if vaults is not None and not vaults.is_dir():
+        raise InvalidArgumentError(
+            f"`vaults` must be a folder that exists, got {str(vaults)!r}. Choose another with --vaults, or "
+            "make it.",
+            loc=("vaults",),
         )
 
 
@@ -171,7 +184,7 @@ def config_of(app: Any, settings: Settings, access_log: bool = False) -> uvicorn
     return uvicorn.Config(
         app,
         loop="uvloop",
-        http="httptools",
+        http=Protocol,
         ws="none",
         lifespan="on",
         log_level=settings.log_level.lower(),

@@ -13,6 +13,7 @@ from app.routes._answers import Json
 from app.routes._body import read_arrays
 from app.routes._lists import list_answer
 from app.routes._query import Query as QueryString
+from app.routes._query import idempotency_key
 from app.schemas.common import ListPage
 from app.schemas.vaults import (
     Appended,
@@ -96,7 +97,7 @@ async def append_experience(request: Request) -> Response:
     deck.check_writable(vault)
     query = QueryString(request.scope["query_string"])
     identity = {
-        "idempotency_key": request.headers.get("idempotency-key"),
+        "idempotency_key": idempotency_key(request),
         "writer": query.text("writer"),
         "sequence": query.integer("sequence", low=0, high=(1 << 63) - 1),
         "cast": query.choice("cast", ("same_kind",)),

@@ -121,6 +121,7 @@ def test_nobody_answering_is_one_sentence():
         (["--host", "192.0.2.1", "--insecure"], "must be an address of this machine"),
         (["--database-url", "mysql://x/y"], "`database_url` must begin with"),
         (["--data", "/proc/nowhere"], "`data` must be a folder that takes files, got '/proc/nowhere' ("),
+        (["--vaults", "/nope"], "`vaults` must be a folder that exists, got '/nope'. "),
         (["--data", "/dev/null"], "`data` must be a folder that takes files, got '/dev/null' (File exists)."),
     ],
 )

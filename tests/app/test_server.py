@@ -16,6 +16,7 @@ import pytest
 import uvicorn
 
 from app.main import create_app
+from app.protocol import Protocol
 from fbxcore import wire
 from tests.app.support import buffer_body, settings_of, steps
 
@@ -29,7 +30,7 @@ class Running:
     def __init__(self, data: Path):
         self.app = create_app(settings_of(data))
         config = uvicorn.Config(
-            self.app, port=0, log_level="critical", lifespan="on", timeout_graceful_shutdown=2
+            self.app, http=Protocol, port=0, log_level="critical", lifespan="on", timeout_graceful_shutdown=2
         )
         self.server = uvicorn.Server(config)
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -144,3 +145,21 @@ def test_a_stop_ends_open_streams_and_keeps_what_was_taken(tmp_path: Path) -> No
     again = Running(tmp_path / "data")
     assert json.loads(again.ask("GET", f"{URL}/last")[1])["size"] == 6
     again.stop()
+
+
+@pytest.mark.parametrize(
+    "head",
+    [b"NONSENSE / HTTP/1.1", b"GET / HTTP/1.1\r\nContent-Length: x", b"\x16\x03\x01", b"GET /a b HTTP/9.9"],
+)
+def test_what_is_no_http_gets_a_problem_too(running: Running, head: bytes) -> None:
+    """400 with a sentence and an id, and the connection ends."""
+    with socket.create_connection(("127.0.0.1", running.port), timeout=10) as connection:
+        connection.sendall(head + b"\r\nHost: 127.0.0.1\r\n\r\n")
+        answer = http.client.HTTPResponse(connection)
+        answer.begin()
+        problem = json.loads(answer.read())
+
+        assert (answer.status, answer.headers["content-type"]) == (400, "application/problem+json")
+        assert (problem["code"], problem["request_id"]) == ("bad_request", answer.headers["x-request-id"])
+        assert problem["detail"].startswith("`request` must be one that HTTP/1.1 allows, got: ")
+        assert connection.recv(1) == b""
