@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -11,7 +13,9 @@ from app.services import vaults
 from app.services.deck import Deck, VaultEntry
 from app.services.folders import iso
 from app.services.trash_files import Trashed, bring_back, describe, list_trash, put, reclaim
-from fbxcore.errors import ConflictError, NotFoundError
+from fbxcore.errors import ConflictError, FbxError, NotFoundError
+
+READERS_WAIT_S = 5.0
 
 
 async def delete(deck: Deck, entry: VaultEntry, *, dry_run: bool) -> dict[str, Any]:
@@ -35,12 +39,27 @@ async def delete(deck: Deck, entry: VaultEntry, *, dry_run: bool) -> dict[str, A
 async def _take(deck: Deck, entry: VaultEntry) -> Trashed:
     length = vaults.growth(deck, entry)[0]
     if entry.live is not None:
-        await entry.live.flush()
+        with contextlib.suppress(FbxError):  # what the vault cannot take goes along, in its log
+            await entry.live.flush()
         await entry.live.close()
         entry.live = None
+    await _wait_for_readers(entry)
     _check_free(deck, entry)  # a buffer may have taken it meanwhile
     described = await asyncio.to_thread(describe, entry.place, entry.facts, length)
     return await deck.remove_vault(entry, lambda: put(deck.data, entry.place, described))
+
+
+async def _wait_for_readers(entry: VaultEntry) -> None:
+    """Let reads end: the files of a vault are opened by their path as they are needed."""
+    deadline = time.monotonic() + READERS_WAIT_S
+    while entry.reading:
+        if time.monotonic() > deadline:
+            raise ConflictError(
+                f"Vault {entry.place.key!r} must have no reader to be deleted, got {len(entry.reading)}. "
+                "Try again when they have ended.",
+                code="vault_in_use",
+            )
+        await asyncio.sleep(0.02)
 
 
 def _check_free(deck: Deck, entry: VaultEntry) -> None:

@@ -9,6 +9,7 @@ import pytest
 from bs4 import BeautifulSoup
 
 from app.schemas.vaults import Deleted, TrashedVault, VaultPublic
+from app.services import trash
 from app.services.trash_files import list_trash, tidy
 from tests.app.support import SPEC, Api, arrays_of, assert_refused, buffer_body, send, serve, steps
 
@@ -167,3 +168,36 @@ def test_a_crash_between_two_moves_loses_nothing(tmp_path: Path) -> None:
         api.post(f"{URL}/v/1/restore")
         again = send(api, f"{URL}/v/1/experience", steps(2, 3), headers={"idempotency-key": "k"}).json()
         assert (again["duplicate"], again["length"]) == (True, 3)
+
+
+def test_a_vault_that_is_being_read_waits(api: Api, vault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """409 while a reader does not end, and nothing is moved; then it goes."""
+    monkeypatch.setattr(trash, "READERS_WAIT_S", 0.1)
+    entry = api.app.state.deck.vaults[vault.removeprefix(f"{URL}/")]
+    entry.reading.append(1)
+    assert_refused(api.delete(vault), 409, "vault_in_use", "got 1")
+    assert api.get(f"{vault}/slice").status_code == 200
+
+    entry.reading.remove(1)
+    assert api.delete(vault).status_code == 200
+
+
+def test_a_damaged_vault_can_be_deleted(api: Api, vault: str) -> None:
+    """Nothing in it can be read, and still it goes to the trash."""
+    api.get(f"{vault}/slice")
+    place = api.app.state.deck.vaults[vault.removeprefix(f"{URL}/")].place
+    (place.path / "manifest.ocdbt").write_bytes(b"no manifest")
+
+    assert_refused(api.get(vault), 409, "damaged")
+    assert api.delete(vault).status_code == 200
+    assert len(trash_of(api, vault)) == 1
+
+
+def test_another_site_cannot_restore(api: Api, vault: str) -> None:
+    """The page's form works from our own pages alone."""
+    api.delete(vault)
+    (found,) = trash_of(api, vault)
+    url = f"/trash/{found['id']}/restore"
+
+    assert_refused(api.post(url, headers={"sec-fetch-site": "cross-site"}), 403, "cross_site")
+    assert api.post(url, headers={"sec-fetch-site": "same-origin"}).status_code == 303
