@@ -359,3 +359,20 @@ def test_stream_comes_back_after_the_page_was_cut_off(page: sync_api.Page, serve
     page.context.set_offline(False)
 
     expect(page.locator("#pulse")).to_have_attribute("data-state", "live", timeout=15_000)
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_long_leaf_name_wraps(page: sync_api.Page, server: Served, width: int) -> None:
+    """Type and shape stay in sight, nothing to copy scrolls sideways, and neither does the page."""
+    spec = {"observation/" + "_".join(["part_of_a_long_name"] * 7): SPEC["obs"], "reward": SPEC["reward"]}
+    with Client(server.url) as client:
+        wide = client.create_buffer(
+            "wide", "flat", spec, max_length=64, min_length=2, sample_batch_size=2, persist_to="wide/run1",
+        )  # fmt: skip
+        page.set_viewport_size({"width": width, "height": 900})
+        for url in ("/buffers/wide", "/vaults/wide/run1"):
+            page.goto(server.url + url)
+            for box in page.locator(".snippet pre, [role=region]:has(.schema)").all():
+                assert box.evaluate("e => e.scrollWidth <= e.clientWidth"), box.inner_text()
+            assert page.evaluate("document.documentElement.scrollWidth") == width
+        wide.delete(discard=True)

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from app.contexts import charts, live, snippets, units
@@ -45,6 +46,7 @@ class HistogramPanel:
     chart: charts.Histogram | None
     quality: Pill
     why_empty: str
+    counted: units.Moment | None = None  # the page's other numbers move on
 
 
 @dataclass(frozen=True)
@@ -183,7 +185,8 @@ def histogram_panel(
         return HistogramPanel(links, field, None, Pill("nothing to count"), why_empty or "No items yet.")
     extent = (answer["min"], answer["max"]) if answer["count"] else None
     chart = charts.histogram(answer["edges"], answer["counts"], extent, "items")
-    return HistogramPanel(links, field, chart, quality_pill(answer), why_empty or "No items yet.")
+    counted = units.moment(datetime.now(UTC))
+    return HistogramPanel(links, field, chart, quality_pill(answer), why_empty or "No items yet.", counted)
 
 
 def quality_pill(answer: Mapping[str, Any]) -> Pill:

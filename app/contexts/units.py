@@ -87,11 +87,12 @@ def parse_time(value: Any) -> datetime | None:
 
 @dataclass(frozen=True)
 class Moment:
-    """A time: how long ago, the minute in UTC, and ISO for machines."""
+    """A time: how long ago, the minute in UTC, ISO for machines, and the second of its day."""
 
     ago: str
     text: str
     iso: str
+    clock: str = ""
 
 
 def moment(value: Any, now: datetime | None = None) -> Moment | None:
@@ -104,6 +105,7 @@ def moment(value: Any, now: datetime | None = None) -> Moment | None:
         _ago(((now or datetime.now(UTC)) - at).total_seconds()),
         at.strftime("%Y-%m-%d %H:%M UTC"),
         at.isoformat(timespec="seconds").replace("+00:00", "Z"),
+        at.strftime("%H:%M:%S UTC"),
     )
 
 

@@ -120,6 +120,7 @@ def test_histogram_bars_count_every_item(deck: Api) -> None:
 
     assert sum(int(t.rsplit(": ", 1)[1].replace(",", "")) for t in titles) == answer["count"]
     assert text_of(soup, "#distribution .pill") == "exact"
+    assert re.fullmatch(r"counted at \d\d:\d\d:\d\d UTC, not live", text_of(soup, "#distribution time"))
 
 
 def test_sample_is_the_one_the_api_draws_with_the_same_seed(deck: Api) -> None:
