@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from app.services.folders import Facts, Place
-from fbxcore.errors import FbxError
+from fbxcore.errors import ConflictError, FbxError
 from fbxcore.live import LiveVault
-from fbxcore.vault.faults import FOREIGN_WRITER, foreign_writer
+from fbxcore.vault.faults import FOREIGN_WRITER
 from fbxcore.vault.store import VaultWriter
 
 
@@ -45,5 +45,9 @@ def fault_of(entry: VaultEntry, writer: VaultWriter | None, failure: FbxError | 
             return error
     writer = entry.live.writer if entry.live is not None else writer
     if writer is not None and not entry.facts.is_ours and entry.facts.generation > writer.generation:
-        return foreign_writer(entry.place.key)
+        return ConflictError(
+            f"Vault {entry.place.key!r} must have one writer, got a commit of another program. Fork it, or "
+            "persist to a new vault; what was acknowledged and is not in its files stays in the log.",
+            code=FOREIGN_WRITER,
+        )
     return None

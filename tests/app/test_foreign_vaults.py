@@ -225,7 +225,7 @@ def test_a_vault_that_another_program_wrote_to_says_so(
             shown, listed = api.get(f"{URL}/walk/run1").json(), api.get(URL).json()["items"][0]
             for vault in (shown, listed):
                 assert (vault["state"], vault["length"], vault["pending"]) == ("foreign_writer", 7, 2)
-                assert "another program" in vault["error"]
+                assert "another program. Fork it, or persist to a new vault;" in vault["error"]
         assert "another program" in api.get("/vaults/walk/run1").text
         if writer == "buffer":
             for page in ("/buffers/walk", "/buffers", "/"):
