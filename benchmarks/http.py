@@ -14,7 +14,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -49,13 +50,13 @@ def http_ratios(*, repeats: int = 9, calls: int = 300) -> list[Ratio]:
         for name, spec in WORKS.values():
             _fill(ours, name, spec)
         for work, (name, _) in WORKS.items():
-            sample = _getter(ours, f"/api/v1/buffers/{name}/sample?batch_size=256&format=safetensors")
+            path = f"/api/v1/buffers/{name}/sample?batch_size=256&format=safetensors"
+            sample = stack.enter_context(_getting(ours, path))
             body = Path(data) / "body"
             body.write_bytes(sample())
             for kind, peer in PEERS.items():
                 argument = str(body) if kind == "bare" else name
-                with _serving("benchmarks.peers", kind, argument) as port:
-                    theirs = _getter(port, "/")
+                with _serving("benchmarks.peers", kind, argument) as port, _getting(port, "/") as theirs:
                     rows.append(
                         interleaved(
                             f"sample {work}",
@@ -81,12 +82,15 @@ def batch(spec: dict, count: int) -> dict[str, np.ndarray]:
 
 def _fill(port: int, name: str, spec: dict) -> None:
     sizes = {"max_length": LENGTH, "min_length": 256, "sample_batch_size": 256}
-    buffer = Client(f"http://127.0.0.1:{port}").create_buffer(name, "item", spec, durability="os", **sizes)
-    for _ in range(LENGTH // 1000):
-        buffer.add(batch(spec, 1000))
+    with Client(f"http://127.0.0.1:{port}") as client:
+        buffer = client.create_buffer(name, "item", spec, durability="os", **sizes)
+        for _ in range(LENGTH // 1000):
+            buffer.add(batch(spec, 1000))
 
 
-def _getter(port: int, path: str):
+@contextmanager
+def _getting(port: int, path: str) -> Iterator[Callable[[], bytes]]:
+    """Give a call that asks for a path on one kept connection."""
     connection = http.client.HTTPConnection("127.0.0.1", port)
 
     def get() -> bytes:
@@ -97,7 +101,8 @@ def _getter(port: int, path: str):
             raise RuntimeError(f"{path} answered {answer.status}: {body[:300]!r}")
         return body
 
-    return get
+    with closing(connection):
+        yield get
 
 
 @contextmanager

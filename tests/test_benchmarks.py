@@ -1,0 +1,68 @@
+"""The benchmarks run, so that they cannot rot; what they measure here means nothing."""
+
+import pytest
+
+from benchmarks.engine import engine_ratios
+from benchmarks.http import http_ratios
+from benchmarks.report import interleaved, print_table
+from benchmarks.vault import vault_ratios
+
+
+def check(rows, peers):
+    """Check that each line compares two times and that every peer is there."""
+    for row in rows:
+        assert row.low <= row.ratio <= row.high
+        assert row.ours_us > 0 and row.peer_us > 0
+    assert {row.peer for row in rows} == peers
+
+
+def test_a_ratio_above_one_means_ahead_of_the_peer():
+    """Against a peer that does the work twenty times over, the ratio is far above 1."""
+    row = interleaved("sum", "slow", lambda: sum(range(500)), lambda: sum(range(10_000)), calls=50, repeats=5)
+
+    assert row.ratio > 5
+
+
+def test_a_table_shows_ratio_and_target(capsys):
+    """The median, its range, and what is wanted stand in one line."""
+    row = interleaved("nothing", "peer", lambda: None, lambda: None, calls=10, repeats=3, target=0.5)
+    print_table("Title", [row])
+
+    assert "| nothing | peer |" in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_the_engine_is_measured_beside_flashbax():
+    """Every kind has its lines."""
+    rows = engine_ratios(seconds=1.0)
+
+    check(rows, {"Flashbax"})
+    kinds = "".join(row.work for row in rows)
+    assert all(
+        kind in kinds for kind in ("item", "flat", "trajectory", "prioritised_item", "prioritised_flat")
+    )
+
+
+def test_the_vault_is_measured_beside_flashbax():
+    """Appends and reads are compared."""
+    check(vault_ratios(), {"Flashbax Vault"})
+
+
+def test_http_is_measured_beside_servers_that_do_less():
+    """Both batches are asked of both peers."""
+    rows = http_ratios(repeats=1, calls=5)
+
+    check(rows, {"bare Starlette, same bytes", "FastAPI, same work in line"})
+    assert len(rows) == 4
+
+
+@pytest.mark.parametrize("calls", [1, 7])
+def test_both_sides_are_called_equally_often(calls):
+    """One call to warm up and then as many as asked, on each side."""
+    counts = {"ours": 0, "theirs": 0}
+
+    def count(side):
+        counts[side] += 1
+
+    interleaved("w", "p", lambda: count("ours"), lambda: count("theirs"), calls=calls, repeats=3)
+
+    assert counts["ours"] == counts["theirs"] == 1 + 3 * calls
