@@ -6,6 +6,7 @@ from benchmarks.engine import engine_ratios
 from benchmarks.http import http_ratios
 from benchmarks.report import interleaved, print_table
 from benchmarks.vault import vault_ratios
+from benchmarks.vault_peers import TARGETS, peer_ratios, stream_ratios
 
 
 def check(rows, peers):
@@ -45,6 +46,12 @@ def test_the_engine_is_measured_beside_flashbax():
 def test_the_vault_is_measured_beside_flashbax():
     """Appends and reads are compared."""
     check(vault_ratios(), {"Flashbax Vault"})
+
+
+def test_the_vault_is_measured_beside_other_stores():
+    """Each reads what was written, and a stream is compared with reading in order."""
+    check(peer_ratios(), set(TARGETS))
+    check(stream_ratios(), {"our own read in order"})
 
 
 def test_http_is_measured_beside_servers_that_do_less():
