@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from app.db import Database
 from app.services import files, mirror
+from app.services.closing import close_all
 from app.services.entries import VaultEntry, fault_of
 from app.services.folders import Facts, Place, catalog_of, find_places, fingerprint_of, look_into
 from app.services.lock import DataLock
@@ -25,7 +26,7 @@ from fbxcore.errors import (
     NotFoundError,
     UnavailableError,
 )
-from fbxcore.live import LiveBuffer, LiveVault, load_config
+from fbxcore.live import LiveBuffer, LiveVault
 from fbxcore.vault.files import remove_half_made
 from fbxcore.vault.store import VaultReader
 
@@ -87,25 +88,13 @@ class Deck:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._opening is not None:
             await asyncio.wait({self._opening}, timeout=self.settings.stop_wait_s)
-        await self._close_all()
+        live = [entry.live for entry in self.vaults.values() if entry.live is not None]
+        await close_all([*self.buffers.values(), *live], self.settings.stop_wait_s)
         if self._tasks:
             await self.attempt(self.save_buffers)
         self.buffers, self.vaults, self._tasks, self._opening = {}, {}, [], None
         await self.database.close()
         self._lock.release()
-
-    async def _close_all(self) -> None:
-        live: list[LiveBuffer | LiveVault] = [*self.buffers.values()]
-        live += [entry.live for entry in self.vaults.values() if entry.live is not None]
-        if not live:
-            return
-        closing = [asyncio.ensure_future(one.close()) for one in live]
-        done, late = await asyncio.wait(closing, timeout=self.settings.stop_wait_s)
-        for task in done:
-            if task.exception() is not None:
-                logger.error("closing failed: %s", task.exception())
-        if late:
-            logger.error("%d buffers did not flush in time; their logs have what they took", len(late))
 
     async def wait_ready(self) -> None:
         """Wait until every log is replayed."""
@@ -119,28 +108,16 @@ class Deck:
 
     def _find_buffers(self) -> list[str]:
         """Return the buffers on disk, and note which vaults they write."""
-        for left in (self.data / "trash").glob("buffer-*"):
-            shutil.rmtree(left, ignore_errors=True)
         names = []
-        for directory in sorted((self.data / "buffers").iterdir()):
-            if directory.is_symlink() or not directory.is_dir():
-                logger.warning(
-                    "%s in the buffers' folder is no directory of ours: it is left alone", directory.name
-                )
+        for name, config in files.find_buffers(self.data):
+            if isinstance(config, FbxError):
+                self.failed[name] = config
                 continue
-            try:
-                config = load_config(directory)
-            except NotFoundError:  # it was never acknowledged: the config is written last
-                logger.warning("buffer %s was left half made: it is left alone", directory.name)
-                continue
-            except FbxError as error:
-                self.failed[directory.name] = error
-                continue
-            names.append(directory.name)
-            self.starting[directory.name] = (0, 0)
+            names.append(name)
+            self.starting[name] = (0, 0)
             self.reserved_bytes += config.num_bytes
             if config.persist_to is not None:
-                self.owners[config.persist_to] = directory.name
+                self.owners[config.persist_to] = name
         return names
 
     async def _open_all(self, names: list[str]) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
-from fbxcore.errors import InvalidArgumentError
+from fbxcore.errors import FbxError, InvalidArgumentError, NotFoundError
+from fbxcore.live import BufferConfig, load_config
+
+logger = logging.getLogger("flashdeck")
 
 FOLDERS = ("buffers", "vaults", "catalog", "exports", "trash")
 
@@ -48,3 +53,23 @@ def set_aside_buffer(directory: Path, trash: Path) -> Path:
 def remove_tree(path: Path) -> None:
     """Remove a directory that was set aside; what cannot go now goes at the next start."""
     shutil.rmtree(path, ignore_errors=True)
+
+
+def find_buffers(data: Path) -> Iterator[tuple[str, BufferConfig | FbxError]]:
+    """Yield each buffer's name with its configuration, or with why that cannot be read.
+
+    What a deleted buffer left in the trash goes; what is no buffer of ours is left alone.
+    """
+    for left in (data / "trash").glob("buffer-*"):
+        shutil.rmtree(left, ignore_errors=True)
+    for directory in sorted((data / "buffers").iterdir()):
+        name = directory.name
+        if directory.is_symlink() or not directory.is_dir():
+            logger.warning("%s in the buffers' folder is no directory of ours: it is left alone", name)
+            continue
+        try:
+            yield name, load_config(directory)
+        except NotFoundError:  # it was never acknowledged: the config is written last
+            logger.warning("buffer %s was left half made: it is left alone", name)
+        except FbxError as error:
+            yield name, error
