@@ -16,6 +16,7 @@ from app.routes._body import read_arrays, refuse_body
 from app.routes._query import Query, idempotency_key
 from app.services import buffers
 from fbxcore.live import Sample
+from fbxcore.wire import FORMATS, SafetensorsBody
 
 MAX_SEED = (1 << 63) - 1
 BUFFER = "/api/v1/buffers/{name}"
@@ -58,8 +59,11 @@ async def sample(request: Request) -> Response:
     buffers.check_sample_bytes(deck, buffer, wanted["batch_size"])
 
     if request.method == "GET":
-        drawn = await buffer.sample(**wanted)
-        body, headers = await _answer_of(drawn, format, encoding)
+        if format == "safetensors" and encoding is None:
+            body = SafetensorsBody()
+            drawn = await buffer.sample(**wanted, room=body.room)
+            return Response(body.whole, headers=_how_drawn(drawn), media_type=FORMATS[format])
+        body, headers = await _answer_of(await buffer.sample(**wanted), format, encoding)
         return Response(body, headers=headers)
     await refuse_body(request)
 

@@ -41,7 +41,7 @@ from fbxcore.live.histograms import age_histogram, priority_histogram
 from fbxcore.live.journal import Journal
 from fbxcore.live.persister import Applied
 from fbxcore.live.recovery import restore_ring
-from fbxcore.live.ring import Ring
+from fbxcore.live.ring import Ring, Room, new_room
 from fbxcore.live.timeseries import Timeseries
 from fbxcore.live.vaults import open_vault
 from fbxcore.types import Leaves
@@ -285,12 +285,14 @@ class LiveBuffer:
         beta: float | None = None,
         timeout_ms: int = 0,
         peek: bool = False,
+        room: Room = new_room,
     ) -> Sample:
         """Draw a batch; the same seed on the same state gives the same arrays.
 
         Args:
             beta: exponent of the importance weights, returned as `weights`.
             peek: neither wait nor count.
+            room: gives the arrays to fill; called once, by whichever thread draws.
 
         Raises:
             NotEnoughDataError: if there is nothing to draw after `timeout_ms`.
@@ -305,14 +307,16 @@ class LiveBuffer:
             await self._gate.admit_sample(number, deadline)
         while True:
             try:
-                return await self._draw(number, seed, beta, peek)
+                return await self._draw(number, seed, beta, peek, room)
             except NotEnoughDataError as error:
                 refusal = error
             await self._gate.wait(deadline, lambda error=refusal: error)
 
-    async def _draw(self, number: int, seed: int | None, beta: float | None, peek: bool) -> Sample:
+    async def _draw(
+        self, number: int, seed: int | None, beta: float | None, peek: bool, room: Room
+    ) -> Sample:
         def draw(ring: Ring) -> Sample:
-            arrays, drawn_with = ring.sample(number, seed, beta)
+            arrays, drawn_with = ring.sample(number, seed, beta, room)
             if not peek:
                 ring.counters = ring.counters.and_sampled(number)
             return Sample(arrays, drawn_with, ring.position)

@@ -9,7 +9,7 @@ the whole ring.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import jax
@@ -29,6 +29,15 @@ QUICK_BYTES = 1 << 20
 _EPOCH_BITS = 40
 
 
+Room = Callable[[Mapping[str, tuple[tuple[int, ...], np.dtype]]], dict[str, np.ndarray]]
+"""Gives arrays to fill, of the shapes and dtypes asked for by name."""
+
+
+def new_room(shapes: Mapping[str, tuple[tuple[int, ...], np.dtype]]) -> dict[str, np.ndarray]:
+    """Return new arrays."""
+    return {name: np.empty(shape, dtype) for name, (shape, dtype) in shapes.items()}
+
+
 class Ring:
     """A buffer's state and counters; not thread-safe, see `Engine`."""
 
@@ -38,7 +47,6 @@ class Ring:
         self.core: Core = make_core(layout)
         self.counters = Counters()
         self._timestep_bytes = timestep_bytes(spec)
-        self._has_wide = any(dtype_of(leaf.dtype).itemsize == 8 for leaf in spec.values())
         self._draws = Draws(self.core)
         self._hold(self._empty())
         self._max_bucket = min(MAX_BUCKET, layout.time_axis, _steps_within(MAX_BUCKET_BYTES, layout, spec))
@@ -131,11 +139,14 @@ class Ring:
         return self._on_host and size <= QUICK_BYTES and self._draws.is_compiled(num_items)
 
     def sample(
-        self, num_items: int, seed: int | None = None, beta: float | None = None
+        self, num_items: int, seed: int | None = None, beta: float | None = None, room: Room = new_room
     ) -> tuple[dict[str, np.ndarray], int]:
         """Return a batch and its seed, a fresh one unless given.
 
         The arrays are named as on the wire: `experience/…` and, for prioritised kinds, how they were drawn.
+
+        Args:
+            room: gives the arrays to fill.
 
         Raises:
             NotEnoughDataError: if there is no item to draw.
@@ -145,7 +156,9 @@ class Ring:
             seed, drawn = self._draws.next(num_items)
         else:
             drawn = self._draws.by_seed(num_items, seed)
-        return self._arrays(*[array[:num_items] for array in drawn], beta=beta), seed
+        indices, *shares = [array[:num_items] for array in drawn]
+        how = self._how_drawn(indices, shares[0], beta) if shares else {}
+        return self._gather(indices, how, room), seed
 
     def _check_enough(self) -> None:
         if self.needed:
@@ -155,25 +168,20 @@ class Ring:
                 needed=self.needed,
             )
 
-    def _arrays(
-        self, indices: np.ndarray, probabilities: np.ndarray | None = None, *, beta: float | None
+    def _how_drawn(
+        self, indices: np.ndarray, probabilities: np.ndarray, beta: float | None
     ) -> dict[str, np.ndarray]:
-        arrays = self._gather(indices)
-        if probabilities is None:
-            return arrays
         if not (probabilities > 0).all():
             raise NotEnoughDataError(
                 "The buffer must hold an item of priority above 0 to be sampled, got none. Set priorities.",
                 needed=0,
             )
-        arrays |= {
+        how = {
             "indices": indices,
             "generations": self.generations(indices),
             "probabilities": probabilities,
         }
-        if beta is not None:
-            arrays["weights"] = _importance_weights(probabilities, beta)
-        return arrays
+        return how if beta is None else how | {"weights": _importance_weights(probabilities, beta)}
 
     def generations(self, indices: np.ndarray) -> np.ndarray:
         """Return what tells an item from those that had or will have its index, int64 `[N]`.
@@ -238,35 +246,53 @@ class Ring:
         rows, items = np.divmod(indices.astype(np.int64), self.layout.items_per_row)
         return rows, items * self.layout.stride
 
-    def _gather(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        if not self._on_host:
-            gathered = self.core.gather(self.state, indices)
-            return self._named(unpack(gathered, self.spec))
+    def _gather(self, indices: np.ndarray, how: Leaves, room: Room) -> dict[str, np.ndarray]:
+        """Return what was drawn and how, in the arrays that `room` gives."""
+        parts = self._parts(indices)
+        shapes = {
+            f"{part}/{name}": ((*steps.shape, *leaf.shape), dtype_of(leaf.dtype))
+            for part, steps in parts.items()
+            for name, leaf in self.spec.items()
+        }
+        arrays = room(shapes | {name: (array.shape, array.dtype) for name, array in how.items()})
+        for name, array in how.items():
+            arrays[name][...] = array
+        fill = self._take if self._on_host else self._copy_gathered
+        fill(indices, parts, arrays)
+        return arrays
+
+    def _parts(self, indices: np.ndarray) -> dict[str, np.ndarray]:
+        """Return, for each part of a sample, the timesteps it is read from, counted over all rows."""
         if self.layout.items:
-            return {f"experience/{name}": x for name, x in self._take(indices).items()}
+            return {"experience": indices}
         rows, slots = self._starts(indices)
         steps = (slots[:, None] + np.arange(self.layout.sequence_length)) % self.layout.time_axis
         steps += rows[:, None] * self.layout.time_axis
         if self.layout.flat:
-            first, second = self._take(steps[:, 0]), self._take(steps[:, 1])
-            return {f"experience/first/{n}": x for n, x in first.items()} | {
-                f"experience/second/{n}": x for n, x in second.items()
-            }
-        return {f"experience/{name}": x for name, x in self._take(steps).items()}
+            return {"experience/first": steps[:, 0], "experience/second": steps[:, 1]}
+        return {"experience": steps}
 
-    def _take(self, steps: np.ndarray) -> dict[str, np.ndarray]:
+    def _take(self, _: np.ndarray, parts: Leaves, arrays: dict[str, np.ndarray]) -> None:
+        """Copy timesteps on the host, from the state's own memory."""
         if self._views is None:
             held = self.state.experience.items()
             self._views = {name: np.asarray(leaf).reshape(-1, *leaf.shape[2:]) for name, leaf in held}
-        taken = {name: view.take(steps, axis=0) for name, view in self._views.items()}
-        return unpack(taken, self.spec) if self._has_wide else taken
+        for part, steps in parts.items():
+            for name, view in self._views.items():
+                # `clip` since every step is there, and `raise` would go through one more copy.
+                view.take(steps, axis=0, out=_as_stored(arrays[f"{part}/{name}"]), mode="clip")
 
-    def _named(self, gathered: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        if self.layout.flat:
-            parts = {"first": 0, "second": 1}
-            return {f"experience/{p}/{n}": x[:, i] for p, i in parts.items() for n, x in gathered.items()}
-        cut = (lambda x: x[:, 0]) if self.layout.items else (lambda x: x)
-        return {f"experience/{name}": cut(x) for name, x in gathered.items()}
+    def _copy_gathered(self, indices: np.ndarray, parts: Leaves, arrays: dict[str, np.ndarray]) -> None:
+        """Gather on the device, `[N, L, ...]`, and copy that."""
+        gathered = unpack(self.core.gather(self.state, indices), self.spec)
+        for place, (part, steps) in enumerate(parts.items()):
+            for name, whole in gathered.items():
+                arrays[f"{part}/{name}"][...] = whole if steps.ndim == 2 else whole[:, place]
+
+
+def _as_stored(array: np.ndarray) -> np.ndarray:
+    """Return an array as the core holds it: 64-bit values as two uint32."""
+    return array.view(np.uint32).reshape(*array.shape, 2) if array.itemsize == 8 else array
 
 
 def _importance_weights(probabilities: np.ndarray, beta: float) -> np.ndarray:

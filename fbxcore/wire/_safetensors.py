@@ -7,7 +7,9 @@ aligned. Headers are cached both ways: batch after batch has the same names, dty
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import lru_cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,9 @@ _CODES = {
 _NAMES = {code: name for name, code in _CODES.items()}
 _RANK = {name: rank for rank, name in enumerate(_CODES)}
 MAX_HEADER = 1 << 22
+
+Shapes = Mapping[str, tuple[tuple[int, ...], np.dtype]]
+"""Arrays that are to be: their shape and dtype by name."""
 _CACHED_HEADER = 1 << 13
 
 
@@ -32,6 +37,31 @@ def encode(arrays: dict[str, np.ndarray]) -> tuple[bytes, list[str]]:
     key = tuple([(name, dtype_name(array.dtype), array.shape) for name, array in arrays.items()])
     header, order = _layout(key)
     return b"".join([header, *[as_buffer(arrays[name]) for name in order]]), []
+
+
+class SafetensorsBody:
+    """A body whose arrays are filled where they lie, so that nothing is copied afterwards.
+
+    `room` gives the arrays of the asked shapes, not yet set, as views of the body; `whole` is then the body.
+    """
+
+    def __init__(self) -> None:
+        self.whole = memoryview(b"")
+
+    def room(self, shapes: Shapes) -> dict[str, np.ndarray]:
+        """Return writable arrays by name; called once."""
+        key = tuple([(name, dtype_name(shapes[name][1]), shapes[name][0]) for name in sorted(shapes)])
+        header, order = _layout(key)
+        sizes = [prod(shapes[name][0]) * shapes[name][1].itemsize for name in order]
+        body = np.empty(len(header) + sum(sizes), np.uint8)
+        body[: len(header)] = np.frombuffer(header, np.uint8)
+        self.whole = memoryview(body)
+        arrays, start = {}, len(header)
+        for name, size in zip(order, sizes, strict=True):
+            shape, dtype = shapes[name]
+            arrays[name] = body[start : start + size].view(dtype).reshape(shape)
+            start += size
+        return arrays
 
 
 @lru_cache(maxsize=512)
