@@ -121,12 +121,14 @@ class LiveBuffer:
             DamagedError: if what lies there cannot be brought back whole.
         """
         buffer = cls(directory, config if config is not None else load_config(directory))
-        await asyncio.to_thread(buffer._open, config is not None and first is None, vaults, progress)
+        await asyncio.to_thread(
+            buffer._open, vaults, progress, is_new=config is not None, saves=first is None
+        )
         counters = buffer._ring.counters
         buffer._gate = Gate(buffer._ring, buffer.config.rate_limiter)
         buffer._engine.start()
         buffer._journal.start(next_sequence=counters.sequence + 1, position=counters.position)
-        buffer._ticker = asyncio.create_task(buffer._tick())
+        buffer._ticker = asyncio.create_task(buffer._tick(is_warm=config is not None))
         if first is not None:
             try:
                 await first(buffer)
@@ -136,7 +138,7 @@ class LiveBuffer:
                 raise
         return buffer
 
-    def _open(self, is_new: bool, vaults: Path, progress: Callable[[int, int], None]) -> None:
+    def _open(self, vaults: Path, progress: Callable[[int, int], None], *, is_new: bool, saves: bool) -> None:
         self._ring = Ring(self.layout, self.config.spec)  # first: it is what may not fit
         self._engine = Engine(self._ring, self.config.name)
         writer = open_vault(self.config, vaults)
@@ -152,6 +154,8 @@ class LiveBuffer:
             checkpoint = Checkpoint.load(self.directory, self._journal.log.id)
             restore_ring(self._ring, self._journal, checkpoint, progress)
             if is_new:
+                self._warm_up()
+            if is_new and saves:
                 save_config(self.directory, self.config)
         except BaseException:
             if writer is not None:
@@ -337,12 +341,17 @@ class LiveBuffer:
 
     # Housekeeping
 
-    async def _tick(self) -> None:
+    def _warm_up(self) -> None:
+        for warm_up in self._ring.warm_ups():
+            warm_up(self._ring)
+
+    async def _tick(self, *, is_warm: bool) -> None:
         """Once a second: note rates and how much was sampled, and let old log segments go.
 
-        First compile what requests will need, piece by piece, so that early ones wait for one at most.
+        A buffer that was brought back first compiles what requests will need, piece by piece, so that it
+        serves at once and early requests wait for one piece at most. A new one has done so.
         """
-        for warm_up in self._ring.warm_ups():
+        for warm_up in [] if is_warm else self._ring.warm_ups():
             self._note_rates()
             await self._engine.ask(warm_up)
         while True:
