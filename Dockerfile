@@ -13,7 +13,7 @@ RUN python -m pip --disable-pip-version-check install --no-cache-dir --constrain
 RUN useradd --system --create-home flashdeck && mkdir /data && chown flashdeck /data
 USER flashdeck
 WORKDIR /data
-ENV FLASHDECK_DATA=/data PYTHONUNBUFFERED=1
+ENV FLASHDECK_DATA=/data PYTHONUNBUFFERED=1 GLIBC_TUNABLES=glibc.malloc.hugetlb=1
 VOLUME /data
 EXPOSE 8000
 STOPSIGNAL SIGTERM

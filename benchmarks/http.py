@@ -38,6 +38,7 @@ FRAMES = {
 }
 WORKS = {"256 MuJoCo transitions": ("vector", VECTOR), "256 frames of 32×32×3": ("frames", FRAMES)}
 LENGTH = 20_000
+ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}  # as `make serve` has it
 TARGETS = {"bare": 0.5, "inline": 0.75}
 PEERS = {"bare": "bare Starlette, same bytes", "inline": "FastAPI, same work in line"}
 
@@ -111,7 +112,7 @@ def _serving(module: str, *arguments: str):
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
     command = [sys.executable, "-m", module, *arguments, "--port", str(port)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env={**os.environ, "JAX_PLATFORMS": "cpu"})
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=os.environ | ENVIRONMENT)
     try:
         _wait_for(port, process)
         yield port
