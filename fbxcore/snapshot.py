@@ -17,6 +17,7 @@ from safetensors.numpy import save
 from fbxcore.errors import DamagedError
 
 FORMAT = 1
+_STAMP = "flashdeck"
 
 
 def dump_snapshot(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> bytes:
@@ -27,7 +28,8 @@ def dump_snapshot(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> 
         meta: plain values that JSON can hold.
     """
     plain = {name: np.asarray(array, order="C") for name, array in sorted(arrays.items())}
-    return save(plain, {"format": str(FORMAT), "meta": msgspec.json.encode(meta).decode()})
+    stamp = msgspec.json.encode({"format": FORMAT, "meta": meta}, order="deterministic")
+    return save(plain, {_STAMP: stamp.decode()})  # one entry, since several would come in any order
 
 
 def load_snapshot(path: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -38,10 +40,10 @@ def load_snapshot(path: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """
     try:
         with safe_open(path, framework="numpy") as file:
-            stamp = file.metadata() or {}
-            if stamp.get("format") != str(FORMAT):
-                raise DamagedError(f"A snapshot must have format {FORMAT}, got {stamp.get('format')!r}.")
+            stamp = msgspec.json.decode((file.metadata() or {})[_STAMP])
+            if stamp["format"] != FORMAT:
+                raise DamagedError(f"A snapshot must have format {FORMAT}, got {stamp['format']!r}.")
             arrays = {name: file.get_tensor(name) for name in list(file.keys())}
-            return arrays, msgspec.json.decode(stamp["meta"])
-    except (SafetensorError, msgspec.DecodeError, KeyError) as error:
+            return arrays, stamp["meta"]
+    except (SafetensorError, msgspec.DecodeError, KeyError, TypeError) as error:
         raise DamagedError(f"A snapshot must be whole, got {error}.") from error
