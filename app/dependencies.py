@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_origin
 
 from fastapi import Depends, Query, params
 from fastapi.dependencies.utils import get_flat_params
@@ -49,7 +49,9 @@ class StrictRoute(APIRoute):
         """Return the handler with the check before it."""
         handle = super().get_route_handler()
         fields = get_flat_params(self.dependant)
-        served = {field.alias for field in fields if isinstance(field.field_info, params.Query)}
+        served = {
+            field.alias: field.field_info for field in fields if isinstance(field.field_info, params.Query)
+        }
 
         async def checked(request: Request) -> Response:
             names = [name for name, _ in request.query_params.multi_items()]
@@ -59,7 +61,7 @@ class StrictRoute(APIRoute):
                         f"`{name[:200]}` must be left out: this resource serves no such parameter.",
                         loc=("query", name[:200]),
                     )
-                if names.count(name) > 1:
+                if names.count(name) > 1 and not _takes_many(served[name].annotation):
                     raise InvalidArgumentError(
                         f"`{name}` must be given once, got {names.count(name)} times.", loc=("query", name)
                     )
@@ -68,3 +70,8 @@ class StrictRoute(APIRoute):
             return await handle(request)
 
         return checked
+
+
+def _takes_many(annotation: Any) -> bool:
+    """Whether a parameter is a list, and so may be given more than once."""
+    return get_origin(annotation) is list or any(map(_takes_many, get_args(annotation)))

@@ -170,6 +170,13 @@ def test_slice_table_shows_the_steps_that_were_sent(deck: Api) -> None:
     assert np.allclose([float(row[1].replace("−", "-")) for row in rows], sent, rtol=1e-4)
 
 
+def test_several_leaves_are_chosen_by_naming_each(deck: Api) -> None:
+    """`leaf` is a list, and each one named has a column."""
+    soup = page(deck, "/vaults/cartpole/run1?start=5&stop=8&leaf=obs&leaf=reward")
+
+    assert len(soup.select("table.steps tbody tr")[0].find_all("td")) == 2
+
+
 def test_downloads_are_the_slice_that_is_shown(deck: Api) -> None:
     """Each button's address answers 200 with an attachment in its format."""
     soup = page(deck, "/vaults/cartpole/run1?start=2&stop=6&leaf=reward")
