@@ -172,7 +172,7 @@ def test_slice_table_shows_the_steps_that_were_sent(deck: Api) -> None:
 
 def test_several_leaves_are_chosen_by_naming_each(deck: Api) -> None:
     """`leaf` is a list, and each one named has a column."""
-    soup = page(deck, "/vaults/cartpole/run1?start=5&stop=8&leaf=obs&leaf=reward")
+    soup = page(deck, "/vaults/cartpole/run1?start=5&stop=8&leaf=obs/vector&leaf=reward")
 
     assert len(soup.select("table.steps tbody tr")[0].find_all("td")) == 2
 
