@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -105,9 +106,16 @@ def test_only_the_leaves_asked_for_are_read(reader):
 
 
 def test_an_epoch_may_be_left_early(reader):
-    """Its thread ends with it."""
-    for _ in WindowStream(reader(3000), sequence_length=8, batch_size=8, max_bytes=40_000).epoch(0):
-        break
+    """While it runs a thread reads ahead; once it is closed no thread of it is left."""
+    before = set(threading.enumerate())
+    epoch = WindowStream(reader(3000), sequence_length=8, batch_size=8, max_bytes=40_000).epoch(0)
+    next(epoch)
+    reading = set(threading.enumerate()) - before
+    epoch.close()
+    for thread in reading:
+        thread.join(10)
+
+    assert reading and not any(thread.is_alive() for thread in reading)
 
 
 @pytest.mark.parametrize(
