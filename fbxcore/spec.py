@@ -201,7 +201,7 @@ def _cast_leaf(name: str, array: np.ndarray, want: np.dtype, cast: str | None) -
     with np.errstate(over="ignore"):
         narrow = array.astype(want)
     if array.dtype.kind == "f" and (np.isinf(narrow) & np.isfinite(array)).any():
-        raise StructureError(f"Leaf `{name}` must fit {want.name}, got a number too large for it.", loc=(name,))
+        raise StructureError(f"Leaf `{name}` must fit {want.name}, got a number too large.", loc=(name,))
     return narrow
 
 

@@ -4,10 +4,12 @@
 acknowledge only what is durable, and come back after a crash as acknowledged calls left them.
 """
 
+from fbxcore.live.answers import Added, Sample, Updated
 from fbxcore.live.checkpoint import Counters
 from fbxcore.live.config import DURABILITIES, BufferConfig, check_name, load_config
 from fbxcore.live.describe import describe_buffer
-from fbxcore.live.live_buffer import METRICS, Added, LiveBuffer, Sample, Updated
+from fbxcore.live.housekeeping import METRICS
+from fbxcore.live.live_buffer import LiveBuffer
 from fbxcore.live.live_vault import Appended, LiveVault
 from fbxcore.live.vaults import check_source, load
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ from fbxcore.errors import (
     NotEnoughDataError,
     NotSupportedError,
 )
+from fbxcore.live.answers import Added, Sample, Updated
 from fbxcore.live.checkpoint import Checkpoint
 from fbxcore.live.checks import (
     check_batch_size,
@@ -38,6 +37,7 @@ from fbxcore.live.engine import Engine, priorities_body
 from fbxcore.live.frames import Frame, Kind
 from fbxcore.live.gate import Gate
 from fbxcore.live.histograms import age_histogram, priority_histogram
+from fbxcore.live.housekeeping import METRICS, Housekeeper
 from fbxcore.live.journal import Journal
 from fbxcore.live.persister import Applied
 from fbxcore.live.recovery import restore_ring
@@ -48,36 +48,6 @@ from fbxcore.types import Leaves
 from fbxcore.vault.store import VaultWriter
 
 _log = logging.getLogger("flashdeck")
-METRICS = ("size", "added", "sampled", "updated")
-
-
-@dataclass(frozen=True)
-class Added:
-    """The answer to an add."""
-
-    added: int  # timesteps over all rows
-    size: int
-    position: int  # timesteps per row since the last reset
-    sequence: int | None  # of the log; None for a writer's old repeat
-    duplicate: bool
-    durable: bool
-
-
-@dataclass(frozen=True)
-class Sample:
-    """Arrays named as on the wire, and how to draw them again."""
-
-    arrays: dict[str, np.ndarray]
-    seed: int
-    position: int
-
-
-@dataclass(frozen=True)
-class Updated:
-    """The answer to new priorities."""
-
-    updated: int
-    stale: int
 
 
 class LiveBuffer:
@@ -87,13 +57,11 @@ class LiveBuffer:
         self.directory = directory
         self.config = config
         self.layout = config.layout
-        self.timeseries = Timeseries(METRICS)
         self._ring: Ring
         self._engine: Engine
         self._journal: Journal
         self._gate: Gate
-        self._ticker: asyncio.Task | None = None
-        self._logged_sampled = 0
+        self._housekeeper: Housekeeper
         self._closed = False
 
     # Opening and closing
@@ -128,7 +96,7 @@ class LiveBuffer:
         buffer._gate = Gate(buffer._ring, buffer.config.rate_limiter)
         buffer._engine.start()
         buffer._journal.start(next_sequence=counters.sequence + 1, position=counters.position)
-        buffer._ticker = asyncio.create_task(buffer._tick(is_warm=config is not None))
+        buffer._housekeeper.start(is_warm=config is not None)
         if first is not None:
             try:
                 await first(buffer)
@@ -154,14 +122,17 @@ class LiveBuffer:
             checkpoint = Checkpoint.load(self.directory, self._journal.log.id)
             restore_ring(self._ring, self._journal, checkpoint, progress)
             if is_new:
-                self._warm_up()
+                for warm_up in self._ring.warm_ups():
+                    warm_up(self._ring)
             if is_new and saves:
                 save_config(self.directory, self.config)
         except BaseException:
             if writer is not None:
                 writer.close()
             raise
-        self._logged_sampled = self._ring.counters.sampled
+        self._housekeeper = Housekeeper(
+            self.directory, self.config, self._ring, self._engine, self._journal
+        )
 
     async def close(self) -> None:
         """Finish what was taken, commit it, note where everything stands, and let go of the files."""
@@ -169,9 +140,8 @@ class LiveBuffer:
             return
         self._closed = True
         self._gate.close()
-        if self._ticker is not None:
-            self._ticker.cancel()
-        for finish in (self._log_sampled, self._journal.flush, self._checkpoint):
+        self._housekeeper.stop()
+        for finish in (self._housekeeper.log_sampled, self._journal.flush, self._housekeeper.checkpoint):
             try:
                 await finish()
             except (FbxError, OSError) as error:
@@ -180,6 +150,11 @@ class LiveBuffer:
         await asyncio.to_thread(self._engine.close)
 
     # What it is
+
+    @property
+    def timeseries(self) -> Timeseries:
+        """An hour of sizes and rates."""
+        return self._housekeeper.timeseries
 
     @property
     def unpersisted(self) -> int:
@@ -338,62 +313,6 @@ class LiveBuffer:
             return Updated(0, 0)
         answer = await self._journal.put(Frame(Kind.PRIORITIES, body=priorities_body(*checked)))
         return Updated(answer["updated"], answer["stale"])
-
-    # Housekeeping
-
-    def _warm_up(self) -> None:
-        for warm_up in self._ring.warm_ups():
-            warm_up(self._ring)
-
-    async def _tick(self, *, is_warm: bool) -> None:
-        """Once a second: note rates and how much was sampled, and let old log segments go.
-
-        A buffer that was brought back first compiles what requests will need, piece by piece, so that it
-        serves at once and early requests wait for one piece at most. A new one has done so.
-        """
-        for warm_up in [] if is_warm else self._ring.warm_ups():
-            self._note_rates()
-            await self._engine.ask(warm_up)
-        while True:
-            self._note_rates()
-            await asyncio.sleep(1)
-            try:
-                await self._keep_house()
-            except (FbxError, OSError) as error:
-                _log.warning("Buffer %s: housekeeping failed and is tried again: %s", self.config.name, error)
-
-    async def _keep_house(self) -> None:
-        await self._log_sampled()
-        persister = self._journal.persister
-        if persister is not None and persister.error is not None and persister.pending:
-            persister.flush().add_done_callback(lambda done: done.exception())
-        if len(self._journal.log.segments) > 1:
-            await self._checkpoint()
-
-    def _note_rates(self) -> None:
-        counters, ring = self._ring.counters, self._ring
-        added = counters.position * ring.layout.rows
-        self.timeseries.note(
-            time.time(), size=ring.size, added=added, sampled=counters.sampled, updated=counters.updated
-        )
-
-    async def _log_sampled(self) -> None:
-        sampled = self._ring.counters.sampled
-        if sampled != self._logged_sampled:
-            await self._journal.put(Frame(Kind.SAMPLED, {"sampled": sampled}))
-            self._logged_sampled = sampled
-
-    async def _checkpoint(self) -> None:
-        """Save all that is not experience, and drop the log segments that are no longer needed."""
-        if self.config.durability == "none" and self._journal.persister is None:
-            return  # there would be nothing to restore it to
-        counters, bookkeeping = await self._engine.ask(lambda ring: (ring.counters, ring.bookkeeping()))
-        journal = self._journal
-        checkpoint = Checkpoint(journal.log.id, counters, bookkeeping, journal.ledger.to_json())
-        await asyncio.to_thread(checkpoint.save, self.directory)
-        oldest = max(counters.ring_start, counters.position - self.layout.time_axis)
-        below = oldest if journal.persister is None else journal.persister.applied.position
-        await asyncio.to_thread(journal.log.drop, below_sequence=counters.sequence + 1, below_position=below)
 
 
 def _deadline(timeout_ms: int) -> float:

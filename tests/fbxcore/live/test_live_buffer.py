@@ -208,7 +208,7 @@ async def reopened(tmp_path, opened, made, *, crash):
         at += count
         drawn = (await buffer.sample(16, seed=at)).arrays
         await buffer.set_priorities(drawn["indices"], np.linspace(0.1, 9, 16), drawn["generations"])
-    await buffer._log_sampled()
+    await buffer._housekeeper.log_sampled()
     before = buffer.describe(), await buffer.sample(512, seed=3, peek=True)
     if crash:
         shutil.copytree(tmp_path / "b", tmp_path / "after")

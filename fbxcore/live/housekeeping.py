@@ -1,0 +1,94 @@
+"""What a live buffer does once a second: note rates, checkpoint, and let old log segments go."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from pathlib import Path
+
+from fbxcore.errors import FbxError
+from fbxcore.live.checkpoint import Checkpoint
+from fbxcore.live.config import BufferConfig
+from fbxcore.live.engine import Engine
+from fbxcore.live.frames import Frame, Kind
+from fbxcore.live.journal import Journal
+from fbxcore.live.ring import Ring
+from fbxcore.live.timeseries import Timeseries
+
+METRICS = ("size", "added", "sampled", "updated")
+_log = logging.getLogger("flashdeck")
+
+
+class Housekeeper:
+    """Keeps one buffer's house; belongs to the event loop that calls `start`."""
+
+    def __init__(self, directory: Path, config: BufferConfig, ring: Ring, engine: Engine, journal: Journal):
+        self.timeseries = Timeseries(METRICS)
+        self._directory = directory
+        self._config = config
+        self._ring = ring
+        self._engine = engine
+        self._journal = journal
+        self._logged_sampled = ring.counters.sampled
+        self._ticker: asyncio.Task | None = None
+
+    def start(self, *, is_warm: bool) -> None:
+        """Begin; a buffer that is not warm compiles first what requests will need."""
+        self._ticker = asyncio.create_task(self._tick(is_warm=is_warm))
+
+    def stop(self) -> None:
+        """Do nothing more by itself."""
+        if self._ticker is not None:
+            self._ticker.cancel()
+
+    async def _tick(self, *, is_warm: bool) -> None:
+        """Once a second: note rates and how much was sampled, and let old log segments go.
+
+        A buffer that was brought back first compiles what requests will need, piece by piece, so that it
+        serves at once and early requests wait for one piece at most. A new one has done so.
+        """
+        for warm_up in [] if is_warm else self._ring.warm_ups():
+            self._note_rates()
+            await self._engine.ask(warm_up)
+        while True:
+            self._note_rates()
+            await asyncio.sleep(1)
+            try:
+                await self._keep_house()
+            except (FbxError, OSError) as error:
+                _log.warning("Buffer %s: housekeeping is tried again: %s", self._config.name, error)
+
+    async def _keep_house(self) -> None:
+        await self.log_sampled()
+        persister = self._journal.persister
+        if persister is not None and persister.error is not None and persister.pending:
+            persister.flush().add_done_callback(lambda done: done.exception())
+        if len(self._journal.log.segments) > 1:
+            await self.checkpoint()
+
+    def _note_rates(self) -> None:
+        counters, ring = self._ring.counters, self._ring
+        added = counters.position * ring.layout.rows
+        self.timeseries.note(
+            time.time(), size=ring.size, added=added, sampled=counters.sampled, updated=counters.updated
+        )
+
+    async def log_sampled(self) -> None:
+        """Write down how many items were handed out."""
+        sampled = self._ring.counters.sampled
+        if sampled != self._logged_sampled:
+            await self._journal.put(Frame(Kind.SAMPLED, {"sampled": sampled}))
+            self._logged_sampled = sampled
+
+    async def checkpoint(self) -> None:
+        """Save all that is not experience, and drop the log segments that are no longer needed."""
+        journal = self._journal
+        if self._config.durability == "none" and journal.persister is None:
+            return  # there would be nothing to restore it to
+        counters, bookkeeping = await self._engine.ask(lambda ring: (ring.counters, ring.bookkeeping()))
+        checkpoint = Checkpoint(journal.log.id, counters, bookkeeping, journal.ledger.to_json())
+        await asyncio.to_thread(checkpoint.save, self._directory)
+        oldest = max(counters.ring_start, counters.position - self._ring.layout.time_axis)
+        below = oldest if journal.persister is None else journal.persister.applied.position
+        await asyncio.to_thread(journal.log.drop, below_sequence=counters.sequence + 1, below_position=below)
