@@ -12,11 +12,12 @@ _MODULES = (
     "prioritised_flat_buffer",
     "prioritised_item_buffer",
     "prioritised_trajectory_buffer",
+    "replay",
     "sum_tree",
     "trajectory_buffer",
     "trajectory_queue",
 )
-_FACTORIES = {f"make_{name}": name for name in _MODULES if name != "sum_tree"}
+_FACTORIES = {f"make_{name}": name for name in _MODULES if name not in ("replay", "sum_tree")}
 
 __all__ = sorted((*_MODULES, *_FACTORIES))
 

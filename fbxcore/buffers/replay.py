@@ -1,0 +1,41 @@
+"""What a learner works out from a sample: weights for its loss.
+
+Pure functions of arrays, for samples of any buffer; each works under `jit`, `vmap`, `grad` and `scan`.
+"""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+
+from fbxcore.types import Array
+
+
+def importance_weights(probabilities: Array, beta: Array | float) -> Array:
+    """Return the weight of each item's loss, which undoes that items were drawn with unequal chances.
+
+    An item's weight is w = (1 / (I P)) ** beta over the greatest of the batch, so that weights only ever
+    make a step smaller; the number of items I cancels. What can not be drawn, P = 0, has weight 0: padding
+    counts for nothing.
+
+    Source: Schaul et al., 2016, "Prioritized Experience Replay", section 3.4,
+    https://arxiv.org/abs/1511.05952. They let beta rise to 1 at the end of learning.
+
+    Args:
+        probabilities: P `[N]`, as sampled.
+        beta: `[]`, from 0, no correction, to 1, a full one.
+
+    Returns:
+        Weights `[N]`, from 0 to 1.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import fbxcore as fbx
+        >>> fbx.replay.importance_weights(jnp.array([0.5, 0.25, 0.125]), beta=1.0).tolist()
+        [0.25, 0.5, 1.0]
+    """
+    probabilities = jnp.asarray(probabilities)
+    is_drawable = probabilities > 0
+    # Logarithms of ones where P is 0: a derivative would be NaN through a branch that is not taken.
+    logs = jnp.log(jnp.where(is_drawable, probabilities, 1.0))
+    least = jnp.min(jnp.where(is_drawable, logs, 0.0), initial=0.0)
+    return jnp.where(is_drawable, jnp.exp(beta * (least - logs)), 0.0)
