@@ -13,9 +13,10 @@ from starlette.routing import Route
 
 from app.routes._answers import arrays_body, encoding_asked, format_asked
 from app.routes._body import read_arrays, refuse_body
+from app.routes._presence import while_there
 from app.routes._query import Query, idempotency_key
 from app.services import buffers
-from fbxcore.live import Sample
+from fbxcore.live import Sample, new_room
 from fbxcore.wire import FORMATS, SafetensorsBody
 
 MAX_SEED = (1 << 63) - 1
@@ -35,7 +36,8 @@ async def add_experience(request: Request) -> Response:
     cast = query.choice("cast", ("same_kind",))
     timeout_ms = query.integer("timeout_ms", low=0, high=deck.settings.max_wait_ms) or 0
     leaves = await read_arrays(request, query, deck.settings, buffer.config.spec)
-    added = await buffer.add(leaves, cast=cast, timeout_ms=timeout_ms, **identity)
+    adding = buffer.add(leaves, cast=cast, timeout_ms=timeout_ms, **identity)
+    added = await (while_there(request, adding) if timeout_ms else adding)
     headers = {}
     if cast is not None and (converted := buffers.converted(buffer.config.spec, leaves)):
         headers["x-converted"] = ", ".join(converted)
@@ -59,12 +61,13 @@ async def sample(request: Request) -> Response:
     buffers.check_sample_bytes(deck, buffer, wanted["batch_size"])
 
     if request.method == "GET":
-        if format == "safetensors" and encoding is None:
-            body = SafetensorsBody()
-            drawn = await buffer.sample(**wanted, room=body.room)
+        body = SafetensorsBody() if format == "safetensors" and encoding is None else None
+        drawing = buffer.sample(**wanted, room=body.room if body is not None else new_room)
+        drawn = await (while_there(request, drawing) if wanted["timeout_ms"] else drawing)
+        if body is not None:
             return Response(body.whole, headers=_how_drawn(drawn), media_type=FORMATS[format])
-        body, headers = await _answer_of(await buffer.sample(**wanted), format, encoding)
-        return Response(body, headers=headers)
+        encoded, headers = await _answer_of(drawn, format, encoding)
+        return Response(encoded, headers=headers)
     await refuse_body(request)
 
     async def draw() -> tuple[bytes, dict[str, str]]:

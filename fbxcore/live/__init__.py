@@ -11,6 +11,7 @@ from fbxcore.live.describe import describe_buffer
 from fbxcore.live.housekeeping import METRICS
 from fbxcore.live.live_buffer import LiveBuffer
 from fbxcore.live.live_vault import Appended, LiveVault
+from fbxcore.live.ring import new_room
 from fbxcore.live.vaults import check_source, load
 
 __all__ = [
@@ -29,4 +30,5 @@ __all__ = [
     "describe_buffer",
     "load",
     "load_config",
+    "new_room",
 ]
