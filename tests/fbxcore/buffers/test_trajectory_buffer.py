@@ -150,19 +150,6 @@ def test_it_works_inside_scan_and_vmap(buffer, timestep, steps, same):
         assert same(buffer.sample(state, jax.random.key(1)), jax.tree.map(lambda x, row=row: x[row], samples))
 
 
-def test_it_works_on_two_devices(buffer, timestep, steps, same):
-    """A pmap over two devices gives on each what one gives."""
-    made = fbx.make_trajectory_buffer(**ARGUMENTS)
-    batch = steps(0, (3, 5))
-    twice = lambda tree: jax.tree.map(lambda x: jnp.stack([x, x]), tree)  # noqa: E731
-
-    states = jax.pmap(made.add)(twice(made.init(timestep)), twice(batch))
-
-    expected = buffer.add(buffer.init(timestep), batch)
-    assert jax.device_count() >= 2
-    assert same(jax.tree.map(lambda x: x[1], states), expected)
-
-
 def test_gradients_pass_by_a_sample(timestep, steps):
     """A loss that samples inside has the gradient of its parameter."""
     made = fbx.make_trajectory_buffer(**ARGUMENTS)
