@@ -58,6 +58,8 @@ class Vault(Base):
     disk_bytes: Mapped[int] = mapped_column(BigInteger)
     num_versions: Mapped[int] = mapped_column(Integer)
     latest_version: Mapped[int | None] = mapped_column(Integer)
+    first: Mapped[int] = mapped_column(BigInteger)
+    continued_in: Mapped[str | None] = mapped_column(String(768))
     tags: Mapped[list[str]] = mapped_column(JSON)
     updated_at: Mapped[str] = mapped_column(String(40))
 

@@ -360,12 +360,31 @@ def _no_versions(base: str, url: str, has_token: bool) -> Empty:
     )
 
 
+def _neighbours(vault: Mapping[str, Any]) -> list[Fact | None]:
+    """Where a vault comes from, and where it goes on."""
+    origin, following = vault.get("lineage") or {}, vault.get("continued_in")
+    is_next = "continues" in origin
+    return [
+        Fact("Continues", origin["vault"], "which is full", f"../{_sibling(origin['vault'])}") if is_next else
+        Fact("Forked from", origin["vault"], f"timesteps {origin['start']:,} to {origin['stop']:,}") if origin
+        else None,
+        Fact("Goes on in", following, "it is full", f"../{_sibling(following)}") if following else None,
+    ]  # fmt: skip
+
+
+def _sibling(key: str) -> str:
+    """The address of another vault as a page of one spells it."""
+    name, _, uid = key.rpartition("/")
+    return f"{quote(name.replace('~', '%7E').replace('/', '~'), safe='~')}/{quote(uid, safe='')}"
+
+
 def _facts(vault: Mapping[str, Any]) -> list[Fact]:
     changed = units.moment(vault.get("updated_at"))
     found = [
         Fact("Recorded by", str(vault["buffer"]), "a live buffer") if vault.get("buffer") else None,
         Fact("Frames per second", f"{vault['fps']:g}") if vault.get("fps") else None,
         Fact("Changed", changed.text, changed.ago) if changed else None,
+        *_neighbours(vault),
     ]
     for name, value in (vault.get("metadata") or {}).items():
         found.append(Fact(str(name), str(value)[:200]))

@@ -61,12 +61,14 @@ class VaultSummary(BaseModel):
     spec: dict[str, Any]
     rows: int
     length: int
+    first: int = Field(description="The oldest timestep that is still there; older ones were freed.")
     pending: int | None = Field(description=PENDING)
     generation: int
     live_bytes: int
     disk_bytes: int
     versions: int
     latest_version: int | None
+    continued_in: str | None = Field(description="The vault in which it goes on, being full.")
     tags: list[str]
     updated_at: str
 
@@ -86,6 +88,7 @@ class VaultPublic(BaseModel):
     spec: dict[str, Any]
     rows: int
     length: int
+    first: int = Field(description="The oldest timestep that is still there; older ones were freed.")
     pending: int | None = Field(description=PENDING)
     generation: int
     live_bytes: int
@@ -95,7 +98,8 @@ class VaultPublic(BaseModel):
     versions: int
     latest_version: int | None
     tags: dict[str, int]
-    lineage: dict[str, Any] | None = Field(description="What it was forked from.")
+    lineage: dict[str, Any] | None = Field(description="What it was forked from, or continues.")
+    continued_in: str | None = Field(description="The vault in which it goes on, being full.")
     retention: RetentionFields | None
     updated_at: str
 
@@ -165,6 +169,7 @@ class Appended(BaseModel):
 
     added: int
     length: int
+    vault_uid: str = Field(description="Where it lies: a full vault goes on in another one.")
     duplicate: bool
 
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from app.services import files, loads
+from app.services import chains, files, loads
 from app.services.deck import Deck
 from app.services.mirror import Listed, read_cursor, write_cursor
 from fbxcore.errors import ConflictError, InvalidArgumentError, NotSupportedError
@@ -82,7 +82,7 @@ async def _create(deck: Deck, config: BufferConfig) -> dict[str, Any]:
         )
     except BaseException:
         deck.reserved_bytes -= config.num_bytes
-        deck.owners.pop(config.persist_to or "", None)
+        deck.owners.pop(chains.newest_key(deck, config.persist_to or ""), None)
         if directory.is_dir():
             await asyncio.to_thread(files.remove_tree, directory)
         raise
@@ -99,27 +99,28 @@ async def _claim_vault(deck: Deck, config: BufferConfig) -> None:
         return
     name, _, uid = config.persist_to.rpartition("/")
     deck.new_place(name, uid)  # refuses links on the way
-    if (owner := deck.owners.get(config.persist_to)) is not None:
+    key = chains.newest_key(deck, config.persist_to)
+    if (owner := deck.owners.get(key)) is not None:
         raise ConflictError(
-            f"`persist_to` must name a vault without a writer, got {config.persist_to!r}, which buffer "
-            f"{owner!r} persists to.",
+            f"`persist_to` must name a vault without a writer, got {key!r}, which buffer {owner!r} persists "
+            "to.",
             code="vault_in_use",
             loc=("persist_to",),
             buffer=owner,
         )
-    entry = deck.vaults.get(config.persist_to)
+    entry = deck.vaults.get(key)
     if entry is not None and entry.place.read_only:
         raise ConflictError(
-            f"`persist_to` must name a vault of ours, got {config.persist_to!r} of the read-only folder.",
+            f"`persist_to` must name a vault of ours, got {key!r} of the read-only folder.",
             code="read_only",
             loc=("persist_to",),
         )
-    deck.owners[config.persist_to] = config.name
+    deck.owners[key] = config.name
     if entry is not None:
         try:
             await deck.release_vault(entry)
         except BaseException:
-            del deck.owners[config.persist_to]
+            del deck.owners[key]
             raise
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
 from app.db import Database
-from app.services import files, mirror
+from app.services import chains, files, mirror
 from app.services.closing import close_all
 from app.services.entries import VaultEntry, fault_of
 from app.services.folders import Facts, Place, catalog_of, find_places, fingerprint_of, look_into
@@ -117,7 +116,7 @@ class Deck:
             self.starting[name] = (0, 0)
             self.reserved_bytes += config.num_bytes
             if config.persist_to is not None:
-                self.owners[config.persist_to] = name
+                self.owners[chains.newest_key(self, config.persist_to)] = name
         return names
 
     async def _open_all(self, names: list[str]) -> None:
@@ -129,7 +128,7 @@ class Deck:
             if (
                 not self._is_stopping
                 and await asyncio.to_thread(entry.log.is_dir)
-                and entry.place.key not in self.owners
+                and chains.newest(self, entry).place.key not in self.owners
             ):
                 await self.attempt(lambda entry=entry: self._open_log(entry))
         await self.attempt(self.save_buffers)
@@ -244,6 +243,9 @@ class Deck:
             entry.facts = await asyncio.to_thread(look_into, entry.place)
             self._tell_fault(entry)
             await self.save_vault(entry)
+            if entry.facts.continued_in is not None and chains.next_of(self, entry) is None:
+                await self.attempt(self.scan)
+            chains.follow(self, entry)
         return entry
 
     def fault(self, entry: VaultEntry) -> FbxError | None:
@@ -305,6 +307,8 @@ class Deck:
             entries[place.key] = entry
         kept = {key: e for key, e in self.vaults.items() if e.live is not None and key not in entries}
         self.vaults = entries | kept
+        for entry in entries.values():
+            chains.follow(self, entry)
 
     def _look_around(self) -> list[tuple[Place, Facts]]:
         found = []
@@ -320,17 +324,19 @@ class Deck:
         return Place(vault_name, vault_uid, path, catalog_of(self.data, vault_name, vault_uid), False)
 
     async def live_vault(self, entry: VaultEntry) -> LiveVault:
-        """Return the open log of a vault, the only way to append to it.
+        """Return the open log of a vault, or that in which it goes on: the only way to append to it.
 
         Raises:
             ConflictError: if the vault is read-only, or another writes to it.
         """
+        entry = chains.newest(self, entry)
         self.check_writable(entry)
         async with entry.lock:
             if entry.live is None:
                 self.check_writable(entry)
+                log = await asyncio.to_thread(chains.find_log, self, entry)
                 try:
-                    entry.live = await LiveVault.open(entry.place.path, entry.log)
+                    entry.live = await LiveVault.open(entry.place.path, log or entry.log)
                 except FbxError as error:
                     entry.shut_out = error
                     raise
@@ -367,8 +373,7 @@ class Deck:
                 await entry.live.flush()
                 await entry.live.close()
                 entry.live = None
-            if await asyncio.to_thread(entry.log.is_dir):
-                await asyncio.to_thread(shutil.rmtree, entry.log)
+            await chains.drop_log(self, entry)
 
     async def read(
         self, call: Callable[[VaultReader], Any], entry: VaultEntry, generation: int | None = None

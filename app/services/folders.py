@@ -14,6 +14,7 @@ from fbxcore.spec import spec_to_json
 from fbxcore.types import Spec
 from fbxcore.vault.fork import lineage_of
 from fbxcore.vault.retention import Retention, retention_of
+from fbxcore.vault.rollover import continued_in
 from fbxcore.vault.store import COMMIT_KEY, VaultReader, find_vaults
 from fbxcore.vault.versions import History, Tag, Version, read_history
 
@@ -57,6 +58,8 @@ class Facts:
     lineage: Mapping[str, Any] | None = None
     retention: Retention = Retention()
     is_ours: bool = True  # whether the newest commit is one of ours
+    first: int = 0  # the oldest timestep that is still there
+    continued_in: str | None = None  # the uid in which it goes on, being full
 
     def resolve(self, ref: str | None) -> Version | None:
         """Return the version a ref names, or None for the head."""
@@ -102,12 +105,21 @@ def look_into(place: Place) -> Facts:
                 history.versions,
                 history.tags,
                 deleted=history.deleted,
-                lineage=lineage_of(reader),
+                lineage=_lineage(place, reader),
                 retention=retention_of(reader),
                 is_ours=reader.get(COMMIT_KEY) == b"%d" % reader.generation,
+                continued_in=continued_in(reader),
             )
     except FbxError as error:
         return Facts(fingerprint, _updated_at(place.path), error=error)
+
+
+def _lineage(place: Place, reader: VaultReader) -> Mapping[str, Any] | None:
+    """Return where a vault comes from, by whole names where it is the next one of the same name."""
+    found = lineage_of(reader)
+    if found is None or "continues" not in found:
+        return found
+    return {**found, "vault": f"{place.vault_name}/{found['continues']}"}
 
 
 def fingerprint_of(path: Path) -> str:
@@ -150,14 +162,21 @@ def row_of(place: Place, facts: Facts) -> dict[str, Any]:
         "spec": spec_to_json(facts.spec),
         "rows": facts.rows,
         "length": facts.length,
+        "first": facts.first,
         "generation": facts.generation,
         "live_bytes": facts.live_bytes,
         "disk_bytes": facts.disk_bytes,
         "num_versions": len(facts.versions),
         "latest_version": facts.versions[-1].number if facts.versions else None,
+        "continued_in": continued_key(place, facts),
         "tags": sorted(facts.tags),
         "updated_at": facts.updated_at,
     }
+
+
+def continued_key(place: Place, facts: Facts) -> str | None:
+    """Return the names of the vault in which a full one goes on."""
+    return None if facts.continued_in is None else f"{place.vault_name}/{facts.continued_in}"
 
 
 def _updated_at(path: Path) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from app.services import vaults
+from app.services import chains, vaults
 from app.services.deck import Deck, VaultEntry
 from app.services.folders import iso
 from app.services.trash_files import Trashed, bring_back, describe, list_trash, put, reclaim
@@ -31,22 +31,32 @@ async def delete(deck: Deck, entry: VaultEntry, *, dry_run: bool) -> dict[str, A
             length = vaults.growth(deck, entry)[0]
             found = await asyncio.to_thread(describe, entry.place, entry.facts, length)
         else:
-            async with entry.lock:
-                found = await _take(deck, entry)
+            found = await _take(deck, entry)
     return _public(deck, found) | {"dry_run": dry_run}
 
 
 async def _take(deck: Deck, entry: VaultEntry) -> Trashed:
     length = vaults.growth(deck, entry)[0]
-    if entry.live is not None:
+    written = chains.newest(deck, entry)
+    async with contextlib.AsyncExitStack() as locks:
+        for one in [written] if entry is written else [written, entry]:
+            await locks.enter_async_context(one.lock)
+        if entry is written or await asyncio.to_thread(chains.find_log, deck, written) == entry.log:
+            await _close(deck, written)
+        await _wait_for_readers(entry)
+        _check_free(deck, entry)  # a buffer may have taken it meanwhile
+        described = await asyncio.to_thread(describe, entry.place, entry.facts, length)
+        return await deck.remove_vault(entry, lambda: put(deck.data, entry.place, described))
+
+
+async def _close(deck: Deck, written: VaultEntry) -> None:
+    """Let go of the vault that is written; its log lies in its own catalog from then on."""
+    if written.live is not None:
         with contextlib.suppress(FbxError):  # what the vault cannot take goes along, in its log
-            await entry.live.flush()
-        await entry.live.close()
-        entry.live = None
-    await _wait_for_readers(entry)
-    _check_free(deck, entry)  # a buffer may have taken it meanwhile
-    described = await asyncio.to_thread(describe, entry.place, entry.facts, length)
-    return await deck.remove_vault(entry, lambda: put(deck.data, entry.place, described))
+            await written.live.flush()
+        await written.live.close()
+        written.live = None
+    await chains.take_log(deck, written)
 
 
 async def _wait_for_readers(entry: VaultEntry) -> None:
@@ -64,7 +74,7 @@ async def _wait_for_readers(entry: VaultEntry) -> None:
 
 def _check_free(deck: Deck, entry: VaultEntry) -> None:
     key = entry.place.key
-    if (owner := deck.owners.get(key)) is not None:
+    if (owner := _buffer_that_needs(deck, entry)) is not None:
         raise ConflictError(
             f"Vault {key!r} must have no buffer to be deleted, and buffer {owner!r} persists to it. "
             "Delete that one first.",
@@ -78,6 +88,15 @@ def _check_free(deck: Deck, entry: VaultEntry) -> None:
             code="tag_protected",
             tags=protected,
         )
+
+
+def _buffer_that_needs(deck: Deck, entry: VaultEntry) -> str | None:
+    """Return the buffer that persists to a vault, or would be refilled from it after a restart."""
+    written = chains.newest(deck, entry)
+    owner = deck.owners.get(written.place.key)
+    if owner is None or entry is written or owner not in deck.buffers:
+        return owner
+    return owner if entry.place.path in deck.buffers[owner].refilled_from else None
 
 
 async def list_all(deck: Deck) -> list[dict[str, Any]]:

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 import orjson
 
-from app.services import mirror
+from app.services import chains, mirror
 from app.services.deck import Deck, VaultEntry
-from app.services.folders import Place, look_into
+from app.services.folders import Place, continued_key, look_into
 from app.services.mirror import Listed
 from fbxcore.errors import ConflictError, InvalidArgumentError
 from fbxcore.live import Appended, check_name
@@ -172,6 +172,7 @@ async def show(deck: Deck, entry: VaultEntry) -> dict[str, Any]:
         "spec": spec_to_json(facts.spec),
         "rows": facts.rows,
         "length": length,
+        "first": facts.first,
         "pending": pending,
         "generation": facts.generation,
         "live_bytes": facts.live_bytes,
@@ -182,6 +183,7 @@ async def show(deck: Deck, entry: VaultEntry) -> dict[str, Any]:
         "latest_version": facts.versions[-1].number if facts.versions else None,
         "tags": {name: tag.version for name, tag in sorted(facts.tags.items())},
         "lineage": facts.lineage,
+        "continued_in": continued_key(place, facts),
         "retention": asdict(facts.retention) if facts.retention else None,
         "updated_at": facts.updated_at,
     }
@@ -291,21 +293,19 @@ async def commit(deck: Deck, entry: VaultEntry) -> None:
         await deck.buffer(owner).flush()
     elif entry.live is not None:
         await entry.live.flush()
-    elif await asyncio.to_thread(entry.log.is_dir):
+    elif await asyncio.to_thread(chains.find_log, deck, entry) is not None:
         await (await deck.live_vault(entry)).flush()
+    await deck.refresh(entry)
 
 
 async def with_writer(deck: Deck, entry: VaultEntry, call: Callable[[VaultWriter], T]) -> T:
     """Commit everything acknowledged, then run a call on the vault's one writer, in a thread."""
-    owner = deck.owners.get(entry.place.key)
-    if owner is not None:
-        buffer = deck.buffer(owner)
-        await buffer.flush()
-        return await asyncio.to_thread(call, buffer.vault_writer)
+    await commit(deck, entry)
+    if (owner := deck.owners.get(entry.place.key)) is not None:
+        return await asyncio.to_thread(call, deck.buffer(owner).vault_writer)
     deck.check_writable(entry)
     async with entry.lock:
         if entry.live is not None:
-            await entry.live.flush()
             return await asyncio.to_thread(call, entry.live.writer)
         return await asyncio.to_thread(_with_own_writer, entry, call)
 

@@ -60,6 +60,7 @@ class Appended:
     added: int
     length: int
     duplicate: bool = False
+    vault_uid: str | None = None  # where it lies: a full vault goes on in another one
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,12 @@ def describe_persister(persister: Persister | None) -> dict[str, Any] | None:
     if persister is None:
         return None
     error = str(persister.error) if persister.error is not None else None
-    return {"length": persister.length, "pending": persister.pending, "error": error}
+    return {
+        "vault_uid": persister.writer.path.name,
+        "length": persister.length,
+        "pending": persister.pending,
+        "error": error,
+    }
 
 
 def iso_time(seconds: float) -> str:

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from fbxcore.errors import ConflictError, FbxError, UnavailableError
+from fbxcore.live.applied import Applied
 from fbxcore.live.frames import Frame, Kind, bytes_of
 from fbxcore.live.ledger import Ledger, check_identity, fingerprint
 from fbxcore.live.log import Log
-from fbxcore.live.persister import Applied, Persister
+from fbxcore.live.persister import Persister
 from fbxcore.types import Leaves, Spec
 from fbxcore.vault.store import VaultWriter
 

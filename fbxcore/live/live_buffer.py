@@ -22,6 +22,7 @@ from fbxcore.errors import (
     NotSupportedError,
 )
 from fbxcore.live.answers import Added, Sample, Updated
+from fbxcore.live.applied import Applied
 from fbxcore.live.checkpoint import Checkpoint
 from fbxcore.live.checks import (
     check_batch_size,
@@ -39,7 +40,6 @@ from fbxcore.live.gate import Gate
 from fbxcore.live.histograms import age_histogram, priority_histogram
 from fbxcore.live.housekeeping import METRICS, Housekeeper
 from fbxcore.live.journal import Journal
-from fbxcore.live.persister import Applied
 from fbxcore.live.recovery import restore_ring
 from fbxcore.live.ring import Ring, Room, new_room
 from fbxcore.live.timeseries import Timeseries
@@ -167,6 +167,13 @@ class LiveBuffer:
         """The vault it persists to; flush before reading from it."""
         persister = self._journal.persister
         return None if persister is None else persister.writer
+
+    @property
+    def refilled_from(self) -> set[Path]:
+        """The vaults that hold timesteps of the ring, for after a restart."""
+        persister, counters = self._journal.persister, self._ring.counters
+        oldest = max(counters.ring_start, counters.position - self.layout.time_axis)
+        return set() if persister is None else persister.stretches.paths_since(oldest)
 
     def describe(self) -> dict[str, Any]:
         """Return the members of the service's answer about a buffer; no I/O."""

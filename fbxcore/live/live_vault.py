@@ -10,14 +10,17 @@ import asyncio
 import contextlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fbxcore.errors import FbxError, InvalidArgumentError, UnavailableError
+from fbxcore.live.applied import Applied
 from fbxcore.live.checkpoint import Checkpoint, Counters
 from fbxcore.live.frames import Frame, Kind
 from fbxcore.live.journal import Journal
-from fbxcore.live.persister import Applied, Persister
+from fbxcore.live.persister import Persister
 from fbxcore.spec import check_leaves
 from fbxcore.types import Leaves
+from fbxcore.vault.rollover import newest_of
 from fbxcore.vault.store import VaultWriter
 
 
@@ -27,6 +30,7 @@ class Appended:
 
     added: int  # timesteps over all rows
     length: int  # of the time axis, with what is still in the log
+    vault_uid: str  # where it lies: a full vault goes on in another one
     duplicate: bool
 
 
@@ -39,7 +43,7 @@ class LiveVault:
 
     @classmethod
     async def open(cls, path: Path, log_directory: Path, *, durability: str = "fsync") -> LiveVault:
-        """Open the vault in a directory for appending; its log lies elsewhere.
+        """Open the vault in a directory, or that in which it goes on, for appending; its log lies elsewhere.
 
         Raises:
             ConflictError: if another writer has it, or a foreign program wrote to it.
@@ -48,15 +52,15 @@ class LiveVault:
         frames = await asyncio.to_thread(vault._journal.log.replay)
         journal = vault._journal
         journal.ledger.load(Checkpoint.load(log_directory, journal.log.id).ledger)
+        journal.replayed(frames)
         for frame in frames:
             journal.ledger.restore(frame.meta, vault._answer(frame))
-        journal.replayed(frames)
         journal.start(next_sequence=1, position=0)
         return vault
 
     @classmethod
     def _open(cls, path: Path, log_directory: Path, durability: str) -> LiveVault:
-        writer = VaultWriter.open(path)
+        writer = VaultWriter.open(newest_of(path))
         try:
             vault = cls.__new__(cls)
             journal = Journal(
@@ -79,12 +83,12 @@ class LiveVault:
 
     @property
     def length(self) -> int:
-        """Timesteps acknowledged, those still in the log included."""
+        """Timesteps of the vault that is written now, those still in the log included."""
         return self._persister.length
 
     @property
     def pending(self) -> int:
-        """Timesteps that are still only in the log."""
+        """Timesteps that are in the log and in no vault yet."""
         return self._persister.pending
 
     @property
@@ -120,7 +124,16 @@ class LiveVault:
         answer = await self._journal.add(
             checked, first.shape[1], key=idempotency_key, writer=writer, sequence=sequence
         )
-        return Appended(answer.get("added", 0), answer.get("length", self.length), answer["duplicate"])
+        last = self._persister.stretches.last
+        if last.path != self.writer.path:  # whoever is told of the next vault shall find it
+            with contextlib.suppress(FbxError):
+                await self.flush()
+        return Appended(
+            answer.get("added", 0),
+            answer.get("length", last.base + self._persister.end),
+            answer.get("vault_uid", last.path.name),
+            answer["duplicate"],
+        )
 
     async def flush(self) -> Applied:
         """Commit everything acknowledged to the vault, and let the log's old segments go."""
@@ -151,7 +164,9 @@ class LiveVault:
         if frame.done is not None:
             frame.done(self._answer(frame))
 
-    def _answer(self, frame: Frame) -> dict[str, int]:
+    def _answer(self, frame: Frame) -> dict[str, Any]:
         if frame.kind is not Kind.ADD:
             return {}
-        return {"added": frame.steps * self.writer.rows, "length": self._persister.applied.base + frame.end}
+        lies = self._persister.stretches.of(frame.position)
+        added = frame.steps * self.writer.rows
+        return {"added": added, "length": lies.base + frame.end, "vault_uid": lies.path.name}

@@ -2,7 +2,8 @@
 
 One thread per vault. It commits when enough steps wait to fill chunks, and whatever waits when asked to
 flush. Each commit carries, in the same atomic transaction, how far this log has been applied, so that a
-crash between a commit and the dropping of log segments repeats nothing and loses nothing.
+crash between a commit and the dropping of log segments repeats nothing and loses nothing. A frame that
+would overfill the vault begins the next uid of its name, and is never in both.
 """
 
 from __future__ import annotations
@@ -11,60 +12,21 @@ import logging
 import threading
 from collections import deque
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import replace
 
-import msgspec
 import numpy as np
 
-from fbxcore.errors import ConflictError, FbxError, StorageError, UnavailableError
+from fbxcore.errors import DamagedError, FbxError, StorageError, UnavailableError
+from fbxcore.live.applied import APPLIED_KEY, Applied, Stretch, Stretches
 from fbxcore.live.frames import Frame, leaves_of
 from fbxcore.spec import timestep_bytes
 from fbxcore.vault.files import label_of
+from fbxcore.vault.rollover import go_on_in
 from fbxcore.vault.store import VaultWriter
 
 _log = logging.getLogger("flashdeck")
-APPLIED_KEY = "_flashdeck/applied"
 _CHUNK_STEPS = 1024
 _COMMIT_BYTES = 32 << 20
-
-
-@dataclass(frozen=True)
-class Applied:
-    """How far a log has been applied to a vault."""
-
-    log: str  # the log's id
-    base: int  # the vault's length when the log began
-    position: int = 0  # timesteps of the log that the vault holds
-    sequence: int = 0  # the last frame that is wholly in the vault
-
-    @property
-    def length(self) -> int:
-        """The vault's length if nobody else wrote."""
-        return self.base + self.position
-
-    def to_bytes(self) -> bytes:
-        """Return the record as it lies in the vault."""
-        return msgspec.json.encode(self)
-
-    @staticmethod
-    def of(writer: VaultWriter, log_id: str) -> Applied:
-        """Return the vault's record of this log, making it if the log is new to the vault.
-
-        Raises:
-            ConflictError: if somebody else wrote to the vault since.
-        """
-        saved = writer.get(APPLIED_KEY)
-        applied = msgspec.json.decode(saved, type=Applied) if saved else None
-        if applied is None or applied.log != log_id:
-            applied = Applied(log_id, writer.length)
-            writer.put({APPLIED_KEY: applied.to_bytes()})
-        if applied.length != writer.length:
-            raise ConflictError(
-                f"Vault '{label_of(writer.path)}' must hold {applied.length} timesteps, got {writer.length}: "
-                "another program wrote to it. Fork it or persist to a new vault.",
-                code="foreign_writer",
-            )
-        return applied
 
 
 class Persister:
@@ -75,6 +37,7 @@ class Persister:
         self.applied = applied
         self.error: FbxError | None = None
         self._align = _align(writer)
+        self.stretches = Stretches(writer, applied)
         self._waiting: deque[Frame] = deque()
         self._noted = applied.position
         self.pending_bytes = 0
@@ -85,12 +48,18 @@ class Persister:
 
     @property
     def length(self) -> int:
-        """Timesteps of the vault, those still in the log included."""
-        return self.applied.base + self._noted
+        """Timesteps of the vault that is written now, those still in the log included."""
+        following = self.stretches.after(self.writer.path)
+        return self.applied.base + (self._noted if following is None else following.start)
+
+    @property
+    def end(self) -> int:
+        """The position in the log behind what was noted last."""
+        return self._noted
 
     @property
     def pending(self) -> int:
-        """Timesteps that are in the log and not yet in the vault."""
+        """Timesteps that are in the log and not yet in a vault."""
         return self._noted - self.applied.position
 
     def start(self) -> None:
@@ -101,11 +70,17 @@ class Persister:
         """Take a durable add frame; frames come in order. Those already applied are passed over."""
         if frame.end <= self.applied.position:
             return
+        if frame.position > self._noted:
+            raise DamagedError(
+                f"Vault '{label_of(self.writer.path)}' must hold timesteps {self._noted} to {frame.position} "
+                "of the log, got none of them. Restore it from the trash or a backup."
+            )
+        self.stretches.note(frame.position, frame.end)
         with self._wake:
             self._waiting.append(frame)
             self._noted = frame.end
             self.pending_bytes += frame.num_bytes
-            if self.pending >= self._align:
+            if self._is_due():
                 self._wake.notify()
 
     def flush(self) -> Future[Applied]:
@@ -142,7 +117,11 @@ class Persister:
                 return
 
     def _has_work(self) -> bool:
-        return self._stopping or bool(self._flushes) or (self.pending >= self._align and self.error is None)
+        return self._stopping or bool(self._flushes) or (self.error is None and self._is_due())
+
+    def _is_due(self) -> bool:
+        """Whether there are whole chunks, or the next vault is to be begun."""
+        return self.pending >= self._align or self.stretches.last.path != self.writer.path
 
     def _commit_until(self, position: int, *, everything: bool) -> None:
         """Commit up to `position`, or whole chunks beyond it."""
@@ -151,10 +130,15 @@ class Persister:
             while True:
                 with self._wake:
                     due = self._noted if everything else max(position, self._whole_chunks())
+                    following = self.stretches.after(self.writer.path)
+                    due = due if following is None else following.start
                     frames = self._take(due)
-                if not frames or due <= self.applied.position:
+                if following is not None and following.start == self.applied.position:
+                    self._go_on_in(following)
+                elif frames and due > self.applied.position:
+                    self._commit(frames, due)
+                else:
                     return
-                self._commit(frames, due)
         except FbxError as error:
             self.error = error
         except Exception as error:  # told to whoever flushes, and on the page
@@ -162,7 +146,7 @@ class Persister:
             self.error = StorageError(f"The vault must take what is in the log, got {error!r:.300}.")
 
     def _whole_chunks(self) -> int:
-        length = self.length
+        length = self.stretches.last.base + self._noted
         return self._noted - length % self._align if self.pending >= self._align else 0
 
     def _take(self, due: int) -> list[Frame]:
@@ -176,6 +160,18 @@ class Persister:
             size += frame.num_bytes
         return frames
 
+    def _go_on_in(self, following: Stretch) -> None:
+        """Begin the next vault: it knows from its first moment how far the log has been applied."""
+        applied = replace(
+            self.applied, base=following.base, start=following.start, earlier=(), position=following.start
+        )
+        full = self.writer
+        self.writer = go_on_in(full, following.path, {APPLIED_KEY: applied.to_bytes()})
+        self.applied = applied
+        self.stretches.made(self.writer)
+        full.close()
+        _log.info("Vault %s is full and goes on in %s.", label_of(full.path), following.path.name)
+
     def _commit(self, frames: list[Frame], due: int) -> None:
         start, end = self.applied.position, min(due, frames[-1].end)
         spec, rows = self.writer.spec, self.writer.rows
@@ -186,7 +182,7 @@ class Persister:
         }
         whole = [frame for frame in frames if frame.end <= end]
         sequence = whole[-1].sequence if whole else self.applied.sequence
-        applied = Applied(self.applied.log, self.applied.base, end, sequence)
+        applied = replace(self.applied, position=end, sequence=sequence)
         self.writer.append(leaves, keys={APPLIED_KEY: applied.to_bytes()})
         with self._wake:
             self.applied = applied

@@ -17,10 +17,8 @@ from fbxcore.live.checkpoint import Checkpoint
 from fbxcore.live.engine import add_leaves, added_answer, apply_frames
 from fbxcore.live.frames import Frame, Kind
 from fbxcore.live.journal import Journal
-from fbxcore.live.persister import Applied
 from fbxcore.live.ring import Ring
 from fbxcore.spec import dtype_of
-from fbxcore.vault.store import VaultReader
 
 _JOIN_STEPS = 1024
 
@@ -70,13 +68,12 @@ def _fill_from_vault(
     experience: dict[str, np.ndarray], journal: Journal, start: int, stop: int, ring_start: int
 ) -> int:
     """Copy what the vault holds of `[start, stop)`; return where the log must go on."""
-    applied: Applied = journal.persister.applied
-    stop = min(stop, applied.position)
+    stop = min(stop, journal.persister.applied.position)
     if stop <= start:
         return start
-    with VaultReader.open(journal.persister.writer.path) as reader:
-        leaves = reader.read(applied.base + start, applied.base + stop)
-    _place(experience, leaves, start - ring_start)
+    for leaves in journal.persister.stretches.read(start, stop):
+        _place(experience, leaves, start - ring_start)
+        start += next(iter(leaves.values())).shape[1]
     return stop
 
 
@@ -120,10 +117,9 @@ def _catch_up_with_vault(ring: Ring, journal: Journal) -> None:
     if applied is None or ring.counters.position >= applied.position:
         return
     start = max(ring.counters.position, applied.position - ring.layout.time_axis)
-    with VaultReader.open(journal.persister.writer.path) as reader:
-        leaves = reader.read(applied.base + start, applied.base + applied.position)
     ring.skip_to(start)
-    ring.add([leaves])
+    for leaves in journal.persister.stretches.read(start, applied.position):
+        ring.add([leaves])
     ring.counters = replace(ring.counters, sequence=max(ring.counters.sequence, applied.sequence))
 
 

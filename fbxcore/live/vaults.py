@@ -11,6 +11,7 @@ from fbxcore.errors import ConflictError, InvalidArgumentError, NotFoundError
 from fbxcore.live.config import BufferConfig
 from fbxcore.spec import spec_to_json, timestep_bytes
 from fbxcore.types import Leaves, Spec
+from fbxcore.vault.rollover import newest_of
 from fbxcore.vault.store import VaultReader, VaultWriter
 
 _BLOCK_STEPS = 1024
@@ -18,7 +19,7 @@ _BLOCK_BYTES = 32 << 20
 
 
 def open_vault(config: BufferConfig, vaults: Path) -> VaultWriter | None:
-    """Open the vault a buffer persists to, or make it.
+    """Open the vault a buffer persists to, where it goes on now, or make it.
 
     Raises:
         ConflictError: if it is of another spec or has other rows.
@@ -27,7 +28,7 @@ def open_vault(config: BufferConfig, vaults: Path) -> VaultWriter | None:
         return None
     rows = config.layout.rows
     try:
-        writer = VaultWriter.open(vaults / config.persist_to)
+        writer = VaultWriter.open(newest_of(vaults / config.persist_to))
     except NotFoundError:
         return VaultWriter.create(vaults / config.persist_to, config.spec, rows=rows)
     if _plain(writer.spec) != _plain(config.spec) or writer.rows != rows:

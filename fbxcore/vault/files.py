@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fbxcore.errors import ConflictError, DamagedError, NotFoundError, StorageError
+from fbxcore.vault.faults import disk_told
 
 MANIFEST = "manifest.ocdbt"
 METADATA = "metadata.json"
@@ -39,6 +40,26 @@ def check_new(path: Path) -> None:
             code="exists",
             loc=("vault_uid",),
         )
+
+
+@contextlib.contextmanager
+def appearing(path: Path) -> Iterator[Path]:
+    """Give a hidden name beside a new directory's: what is made there appears when it is whole.
+
+    On failure nothing is left, nor any parent made for it.
+    """
+    check_new(path)
+    made = make_parents(path.parent)
+    hidden = path.with_name(f"{HALF_MADE}{secrets.token_hex(8)}")
+    try:
+        yield hidden
+        with disk_told(label_of(path)):
+            os.rename(hidden, path)
+            sync_directory(path.parent)
+    except BaseException:
+        shutil.rmtree(hidden, ignore_errors=True)
+        remove_empty(made)
+        raise
 
 
 def lock_directory(path: Path) -> int:

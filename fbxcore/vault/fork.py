@@ -7,17 +7,13 @@ under a hidden name and renamed when it is whole, so that nobody ever sees half 
 from __future__ import annotations
 
 import json
-import os
-import secrets
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fbxcore.errors import DamagedError
 from fbxcore.spec import timestep_bytes
-from fbxcore.vault.faults import disk_told
-from fbxcore.vault.files import HALF_MADE, check_new, label_of, make_parents, remove_empty, sync_directory
+from fbxcore.vault.files import appearing, label_of
+from fbxcore.vault.keys import json_value
 from fbxcore.vault.store import VaultReader, VaultWriter
 
 LINEAGE_KEY = "_flashdeck/lineage"
@@ -45,33 +41,15 @@ def fork(
     """
     steps = range(reader.length) if steps is None else steps
     path = Path(path).absolute()
-    check_new(path)
-    made = make_parents(path.parent)
-    half_made = path.with_name(f"{HALF_MADE}{secrets.token_hex(8)}")
-    try:
-        with VaultWriter.create(half_made, reader.structure) as writer:
-            _copy(reader, writer, steps, progress)
-            writer.put({LINEAGE_KEY: json.dumps(_origin(reader, steps) | (lineage or {})).encode()})
-        with disk_told(label_of(path)):
-            os.rename(half_made, path)
-            sync_directory(path.parent)
-    except BaseException:
-        shutil.rmtree(half_made, ignore_errors=True)
-        remove_empty(made)
-        raise
+    with appearing(path) as hidden, VaultWriter.create(hidden, reader.structure) as writer:
+        _copy(reader, writer, steps, progress)
+        writer.put({LINEAGE_KEY: json.dumps(_origin(reader, steps) | (lineage or {})).encode()})
     return VaultWriter.open(path)
 
 
 def lineage_of(vault: VaultReader | VaultWriter) -> dict[str, Any] | None:
     """Return where a vault comes from, or None where it was not forked."""
-    content = vault.get(LINEAGE_KEY)
-    try:
-        return json.loads(content) if content is not None else None
-    except ValueError as error:
-        raise DamagedError(
-            f"Key `{LINEAGE_KEY}` of vault '{label_of(vault.path)}' must be JSON, got {content[:40]!r}.",
-            file="manifest.ocdbt",
-        ) from error
+    return json_value(vault, LINEAGE_KEY)
 
 
 def _copy(

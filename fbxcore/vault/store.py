@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
-import shutil
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -25,19 +23,15 @@ from fbxcore.spec import check_leaves
 from fbxcore.types import Leaves, Spec
 from fbxcore.vault.faults import disk_told, foreign_writer
 from fbxcore.vault.files import (
-    HALF_MADE,
     METADATA,
-    check_new,
+    appearing,
     clear_stale_data,
     clear_stale_lock,
     find_vaults,
     label_of,
     lock_directory,
-    make_parents,
     read_manifest,
-    remove_empty,
     repair_manifest,
-    sync_directory,
     write_atomic,
 )
 from fbxcore.vault.spec import Structure, metadata_json, structure_of, with_metadata
@@ -92,18 +86,8 @@ class VaultWriter:
         path = Path(path).absolute()
         structure = spec if isinstance(spec, Structure) else structure_of(spec, rows=rows)
         structure = with_metadata(structure, metadata if metadata is not None else structure.metadata)
-        check_new(path)
-        made = make_parents(path.parent)
-        half_made = path.with_name(f"{HALF_MADE}{secrets.token_hex(8)}")
-        try:
-            with disk_told(label_of(path)):
-                create_files(half_made, structure, compressor, label_of(path))
-                os.rename(half_made, path)
-                sync_directory(path.parent)
-        except BaseException:
-            shutil.rmtree(half_made, ignore_errors=True)
-            remove_empty(made)
-            raise
+        with appearing(path) as hidden, disk_told(label_of(path)):
+            create_files(hidden, structure, compressor, label_of(path))
         return cls.open(path, hold=hold)
 
     @classmethod
@@ -140,6 +124,11 @@ class VaultWriter:
     @property
     def metadata(self) -> dict[str, Any]:
         return dict(self.structure.metadata)
+
+    @property
+    def holds(self) -> bool:
+        """Whether it holds the vault's lock until `close`."""
+        return self._hold
 
     @property
     def is_ours(self) -> bool:

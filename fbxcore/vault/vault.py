@@ -9,6 +9,8 @@ write the same vault in turn, and it may be used inside a running event loop. Wh
   reported: a `UserWarning`, and `lost` counts. A buffer state does not say how often it went round, so
   `lost` is the least it can be.
 - `dest_start` overwrites; the length grows only as far as what was written.
+- A write that would pass 2^31 - 1 timesteps goes, whole, to the next uid (`run1`, `run1-2`, …): a
+  `UserWarning` says so, and the object is that vault's from then on.
 """
 
 from __future__ import annotations
@@ -27,9 +29,10 @@ import numpy as np
 from jax.tree_util import DictKey, FlattenedIndexKey, GetAttrKey, SequenceKey
 
 from fbxcore.buffers.trajectory_buffer import TrajectoryBufferState
-from fbxcore.errors import InvalidArgumentError, StructureError
+from fbxcore.errors import ConflictError, InvalidArgumentError, StructureError
 from fbxcore.types import Array, Experience
 from fbxcore.vault.files import label_of, read_manifest
+from fbxcore.vault.rollover import go_on_in, newest_of, planned_path
 from fbxcore.vault.slices import resolve_slice
 from fbxcore.vault.spec import Structure, structure_of_paths
 from fbxcore.vault.store import VaultReader, VaultWriter
@@ -118,8 +121,9 @@ class Vault:
             slots, lost = _interval_slots(source_interval, time_axis), 0
         if len(slots):
             picked = {name: _take(leaf, slots) for name, leaf in leaves.items()}
-            writer = self._open_writer()
-            writer.append(picked) if dest_start is None else writer.write_at(int(dest_start), picked)
+            self._append(picked) if dest_start is None else self._open_writer().write_at(
+                int(dest_start), picked
+            )
         self._received = _Received.of(leaves, time_axis, index, is_full)
         self._report(lost, time_axis)
         return len(slots)
@@ -152,8 +156,27 @@ class Vault:
 
     def _open_writer(self) -> VaultWriter:
         if self._writer is None:
-            self._writer = VaultWriter.open(self.path, hold=False)
+            self._follow(VaultWriter.open(newest_of(self.path), hold=False))
         return self._writer
+
+    def _append(self, picked: Mapping[str, np.ndarray]) -> None:
+        writer = self._open_writer()
+        try:
+            writer.append(picked)
+        except ConflictError as error:
+            if error.code != "vault_full" or writer.length == 0:
+                raise
+            self._follow(go_on_in(writer, planned_path(writer)))
+            self._append(picked)
+
+    def _follow(self, writer: VaultWriter) -> None:
+        """Be the vault of a writer, which may be the next one."""
+        full, self.path, self._writer = self.path, writer.path, writer
+        if full != writer.path:
+            warnings.warn(
+                f"Vault '{label_of(full)}' is full. Writing goes on in '{label_of(writer.path)}'.",
+                stacklevel=5,
+            )
 
     def _names(self, structure: Structure) -> list[str]:
         """Return the leaf names in the order of the experience's structure."""

@@ -9,7 +9,6 @@ key for the tags. Into a vault that is read only nothing is written; its records
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import json
 import time
@@ -22,6 +21,7 @@ from typing import Any
 from fbxcore.errors import ConflictError, DamagedError, NotFoundError
 from fbxcore.vault.digest import digest
 from fbxcore.vault.files import label_of, locked_directory, write_atomic
+from fbxcore.vault.keys import json_value
 from fbxcore.vault.refs import History, Tag, Version, check_tag_name, few, resolve_ref
 from fbxcore.vault.store import VaultReader, VaultWriter
 
@@ -92,7 +92,7 @@ def read_provenance(path: Path, version: Version) -> dict[str, Any] | None:
     if not version.provenance:
         return None
     with VaultReader.open(path) as reader:
-        return _parse(reader, PROVENANCE_KEY + version.provenance)
+        return json_value(reader, PROVENANCE_KEY + version.provenance)
 
 
 def create_foreign_version(
@@ -280,30 +280,13 @@ def _change_tag(where: VaultWriter | Path, catalog: Path, tag: str, value: dict 
 def _vault_records(vault: VaultReader | VaultWriter) -> Records:
     records: Records = {}
     for key in vault.keys(VERSIONS_KEY):
-        for record in _parse(vault, key):
+        for record in json_value(vault, key):
             records[record["number"]] = record
     return records
 
 
 def _vault_tags(vault: VaultReader | VaultWriter) -> dict[str, Any]:
-    return _parse(vault, TAGS_KEY) or {}
-
-
-def _parse(vault: VaultReader | VaultWriter, key: str) -> Any:
-    content = vault.get(key)
-    try:
-        return _loads(content) if content is not None else None
-    except ValueError as error:
-        raise DamagedError(
-            f"Key `{key}` of vault '{label_of(vault.path)}' must be JSON, got {content[:40]!r}.",
-            file="manifest.ocdbt",
-        ) from error
-
-
-@functools.lru_cache(1024)
-def _loads(content: bytes) -> Any:
-    """Parse a page once for as long as it stays: nobody changes what this returns."""
-    return json.loads(content)
+    return json_value(vault, TAGS_KEY) or {}
 
 
 def _page_of(records: Records, number: int) -> dict[str, bytes]:

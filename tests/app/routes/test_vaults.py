@@ -113,8 +113,9 @@ def test_what_is_appended_is_read_back(api: Api) -> None:
 
     first = send(api, f"{URL}/append/run1/experience", steps(2, 5))
     second = send(api, f"{URL}/append/run1/experience", steps(2, 3, start=5), format="npz")
-    assert (first.status_code, first.json()) == (201, {"added": 10, "length": 5, "duplicate": False})
-    assert second.json() == {"added": 6, "length": 8, "duplicate": False}
+    expected = {"added": 10, "length": 5, "vault_uid": "run1", "duplicate": False}
+    assert (first.status_code, first.json()) == (201, expected)
+    assert second.json() == {"added": 6, "length": 8, "vault_uid": "run1", "duplicate": False}
     read = arrays_of(api.get(f"{URL}/append/run1/slice"))
     for name, expected in steps(2, 8).items():
         np.testing.assert_array_equal(read[name], expected)

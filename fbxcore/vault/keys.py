@@ -1,0 +1,45 @@
+"""Values under keys of our own inside a vault: JSON, and damage if it is none."""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import Any, Protocol
+
+from fbxcore.errors import DamagedError
+from fbxcore.vault.files import label_of
+
+
+class Keyed(Protocol):
+    """A reader or a writer."""
+
+    path: Any
+
+    def get(self, key: str) -> bytes | None: ...
+
+
+def json_value(vault: Keyed, key: str) -> Any:
+    """Return the value of a key, which nobody may change, or None where there is none.
+
+    Raises:
+        DamagedError: if it is not JSON.
+    """
+    content = vault.get(key)
+    try:
+        return _loads(content) if content is not None else None
+    except ValueError as error:
+        raise damaged_key(vault, key, "be JSON", content) from error
+
+
+def damaged_key(vault: Keyed, key: str, rule: str, content: bytes) -> DamagedError:
+    """Return the error for a value that is not what was written."""
+    return DamagedError(
+        f"Key `{key}` of vault '{label_of(vault.path)}' must {rule}, got {content[:40]!r}.",
+        file="manifest.ocdbt",
+    )
+
+
+@functools.lru_cache(1024)
+def _loads(content: bytes) -> Any:
+    """Parse a value once for as long as it stays."""
+    return json.loads(content)
