@@ -47,6 +47,19 @@ def write_rows(ring: Experience, batch: Experience, index: Array, lengths: Array
     return choose(_write_rows_looped, _write_rows_scattered, ring, batch, index, lengths)
 
 
+def write_runs(ring: Experience, batch: Experience, rows: Array, index: Array, lengths: Array) -> Experience:
+    """Write the first `lengths[r]` timesteps of each run into a row of its own, wrapping at the end.
+
+    Args:
+        ring: leaves `[B, T, ...]`.
+        batch: leaves `[R, K, ...]`, K at most T.
+        rows: `[R]`, the row of each run; no row twice.
+        index: `[R]`, below T.
+        lengths: `[R]`, at most K.
+    """
+    return choose(_write_runs_looped, _write_runs_scattered, ring, batch, rows, index, lengths)
+
+
 def read(ring: Experience, rows: Array, starts: Array, length: int) -> Experience:
     """Return `length` timesteps `[N, L, ...]` from each start slot on, wrapping at the end."""
 
@@ -121,6 +134,15 @@ def _write_rows_looped(ring: Experience, batch: Experience, index: Array, length
     return _repeat(put_row, lambda: jnp.where(in_step, 0, len(index)), ring)
 
 
+def _write_runs_looped(
+    ring: Experience, batch: Experience, rows: Array, index: Array, lengths: Array
+) -> Experience:
+    def put_run(run: Array, ring: Experience) -> Experience:
+        return _put_steps(ring, batch, index[run], lambda: lengths[run], run, rows[run])
+
+    return _repeat(put_run, lambda: jnp.int32(len(rows)), ring)
+
+
 def _repeat(body: Callable, times: Callable[[], Array], ring: Experience) -> Experience:
     """Apply `body(i, ring)` so many times; the loop works out how often, not a kernel before it."""
     go_on = lambda carry: carry[0] < times()  # noqa: E731
@@ -133,16 +155,22 @@ def _put(ring: Experience, batch: Experience, index: Array) -> Experience:
 
 
 def _put_steps(
-    ring: Experience, batch: Experience, index: Array, times: Callable[[], Array], row: Array | None = None
+    ring: Experience,
+    batch: Experience,
+    index: Array,
+    times: Callable[[], Array],
+    row: Array | None = None,
+    into: Array | None = None,
 ) -> Experience:
-    """Write the first timesteps one by one, of all rows or of one."""
+    """Write the first timesteps one by one, of all rows or of one, which may go into another."""
     time_axis = num_steps(ring)
     rows = jax.tree.leaves(ring)[0].shape[0] if row is None else 1
     row = 0 if row is None else row
+    into = row if into is None else into
 
     def put(step: Array, ring: Experience) -> Experience:
         slot = (index + step) % time_axis
-        copy = lambda x, new: _update(x, _slice(new, row, step, rows, 1), row, slot)  # noqa: E731
+        copy = lambda x, new: _update(x, _slice(new, row, step, rows, 1), into, slot)  # noqa: E731
         return jax.tree.map(copy, ring, batch)
 
     return _repeat(put, times, ring)
@@ -165,11 +193,17 @@ def _write_scattered(ring: Experience, batch: Experience, index: Array) -> Exper
 
 
 def _write_rows_scattered(ring: Experience, batch: Experience, index: Array, lengths: Array) -> Experience:
+    rows = jnp.arange(len(index), dtype=jnp.int32)
+    return _write_runs_scattered(ring, batch, rows, index, lengths)
+
+
+def _write_runs_scattered(
+    ring: Experience, batch: Experience, rows: Array, index: Array, lengths: Array
+) -> Experience:
     time_axis = num_steps(ring)
     steps = jnp.arange(num_steps(batch), dtype=jnp.int32)
     slots = jnp.where(steps < lengths[:, None], (index[:, None] + steps) % time_axis, time_axis)
-    rows = jnp.arange(len(index), dtype=jnp.int32)[:, None]
-    return jax.tree.map(lambda x, new: x.at[rows, slots].set(new, mode="drop"), ring, batch)
+    return jax.tree.map(lambda x, new: x.at[rows[:, None], slots].set(new, mode="drop"), ring, batch)
 
 
 def _read_gathered(ring: Experience, rows: Array, starts: Array, length: int) -> Experience:

@@ -6,6 +6,10 @@ starts at a slot of a row; its index is `row * items_per_row + item`, and it sta
 drawn: unwritten, overwritten, astride the write head, of priority 0. Uniform kinds draw row and start
 directly, as Flashbax does.
 
+Where writers are independent, a row holds runs, and no item reaches from one into the next. Every kind
+then has a sum tree, in which the items of uniform ones weigh 1: rows are drawn in proportion to the items
+they hold, and an item across two runs is never drawn.
+
 The lap of a slot counts how often the ring had come round when it was written. Lap and slot together
 are the item's absolute first timestep, its *generation*: an item that was overwritten since has another.
 
@@ -31,6 +35,8 @@ from fbxcore.buffers.pytree import Fields, pytree
 from fbxcore.buffers.sum_tree import SumTreeState
 from fbxcore.types import Array, Leaves, PRNGKey, Spec
 
+_BEGINS = ""  # a name beside those of the leaves, none of which is empty
+
 
 @pytree
 class CoreState(Fields):
@@ -40,7 +46,9 @@ class CoreState(Fields):
     write_index: Array  # [B], int32: where the next timestep of a row goes
     size: Array  # [B], int32: timesteps a row holds
     laps: Array  # [B], int32: how often a row's write index came round
-    tree: SumTreeState | None  # weights [I]; None for uniform kinds
+    tree: SumTreeState | None  # weights [I]; None for uniform kinds in lockstep
+    unbroken: Array | None = None  # [B], int32: timesteps of the run at a row's write index, T at most
+    begins: Array | None = None  # [B, T], bool: which slots hold the first timestep of a run
 
 
 @pytree
@@ -63,6 +71,10 @@ class Core:
         """Return an empty state for leaves of the given shapes and dtypes (arrays or a spec)."""
         layout = self.layout
         rows = (layout.rows,)
+        runs = {}
+        if layout.independent:
+            begins = jnp.zeros((layout.rows, layout.time_axis), bool)
+            runs = {"unbroken": jnp.zeros(rows, jnp.int32), "begins": begins}
         return CoreState(
             experience={
                 name: jnp.zeros((layout.rows, layout.time_axis, *shape), dtype)
@@ -71,7 +83,8 @@ class Core:
             write_index=jnp.zeros(rows, jnp.int32),
             size=jnp.zeros(rows, jnp.int32),
             laps=jnp.zeros(rows, jnp.int32),
-            tree=None if layout.priority_exponent is None else sum_tree.init(layout.num_items),
+            tree=sum_tree.init(layout.num_items) if layout.is_weighted else None,
+            **runs,
         )
 
     def add_rows(self, state: CoreState, experience: Leaves, lengths: Array) -> CoreState:
@@ -81,8 +94,21 @@ class Core:
         """
         return _add_rows(self, state, pack(experience), jnp.asarray(lengths, jnp.int32))
 
+    def add_runs(
+        self, state: CoreState, experience: Leaves, rows: Array, lengths: Array, begins: Array
+    ) -> CoreState:
+        """Append the first `lengths[r]` timesteps of each run `[R, K, ...]` to a row; the state is donated.
+
+        Args:
+            rows: `[R]`, the row of each run; no row twice.
+            lengths: `[R]`, each at most K and T.
+            begins: `[R]`, bool: the run does not go on from what the row holds.
+        """
+        rows, lengths = jnp.asarray(rows, jnp.int32), jnp.asarray(lengths, jnp.int32)
+        return _add_runs(self, state, pack(experience), rows, lengths, jnp.asarray(begins, bool))
+
     def can_sample(self, state: CoreState) -> Array:
-        """Return whether every row holds enough and something can be drawn."""
+        """Return whether every row (independent: all together) holds enough and something can be drawn."""
         return _can_sample(self, state)
 
     def sample(self, state: CoreState, key: PRNGKey, n: int, bucket: int | None = None) -> CoreSample:
@@ -130,7 +156,9 @@ class Core:
 
     def export_state(self, state: CoreState) -> dict[str, np.ndarray]:
         """Return all but the experience, as arrays of the host."""
-        kept = {name: np.array(state[name]) for name in ("write_index", "size", "laps")}
+        kept = {name: np.array(state[name]) for name in self._counters}
+        if state.begins is not None:
+            kept["begins"] = np.array(state.begins)
         if state.tree is not None:
             kept["weights"] = np.array(sum_tree.leaves(state.tree))
             kept["max_priority"] = np.array(state.tree.max_recorded_priority)
@@ -139,11 +167,18 @@ class Core:
     def import_state(self, experience: Leaves, bookkeeping: Mapping[str, np.ndarray]) -> CoreState:
         """Return the state of experience `[B, T, ...]` and what `export_state` gave."""
         tree = None
-        if self.layout.priority_exponent is not None:
+        if self.layout.is_weighted:
             tree = sum_tree.from_leaves(bookkeeping["weights"], bookkeeping["max_priority"])
-        counters = {name: jnp.array(bookkeeping[name], jnp.int32) for name in ("write_index", "size", "laps")}
+        kept = {name: jnp.array(bookkeeping[name], jnp.int32) for name in self._counters}
+        if self.layout.independent:
+            kept["begins"] = jnp.array(bookkeeping["begins"], bool)
         held = {name: jnp.array(leaf) for name, leaf in sorted(pack(experience).items())}
-        return CoreState(experience=held, tree=tree, **counters)
+        return CoreState(experience=held, tree=tree, **kept)
+
+    @property
+    def _counters(self) -> tuple[str, ...]:
+        runs = ("unbroken",) if self.layout.independent else ()
+        return ("write_index", "size", "laps", *runs)
 
 
 def make_core(layout: Layout) -> Core:
@@ -204,9 +239,38 @@ def _add_rows(core: Core, state: CoreState, batch: dict[str, Array], lengths: Ar
     )
 
 
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
+def _add_runs(
+    core: Core, state: CoreState, batch: dict[str, Array], rows: Array, lengths: Array, begins: Array
+) -> CoreState:
+    layout = core.layout
+    batch = {name: leaf[:, : layout.time_axis] for name, leaf in batch.items()}
+    steps = _ring.num_steps(batch)
+    index, size = state.write_index[rows], state.size[rows]
+    unbroken = jnp.where(begins, 0, state.unbroken[rows])
+    tree = items.add_items(
+        layout.grid, state.tree, index, size, lengths,
+        runs=(rows, unbroken), steps=steps, device=jax.default_backend(),
+    )  # fmt: skip
+    is_first = (unbroken == 0)[:, None] & (jnp.arange(steps) == 0)
+    ring, batch = state.experience | {_BEGINS: state.begins}, batch | {_BEGINS: is_first}
+    ring = _ring.write_runs(ring, batch, rows, index, lengths)
+    end = index + lengths
+    return CoreState(
+        begins=ring.pop(_BEGINS),
+        experience=ring,
+        write_index=state.write_index.at[rows].set(end % layout.time_axis),
+        size=state.size.at[rows].set(jnp.minimum(size + lengths, layout.time_axis)),
+        laps=state.laps.at[rows].add(end // layout.time_axis),
+        tree=tree,
+        unbroken=state.unbroken.at[rows].set(jnp.minimum(unbroken + lengths, layout.time_axis)),
+    )
+
+
 @functools.partial(jax.jit, static_argnums=0)
 def _can_sample(core: Core, state: CoreState) -> Array:
-    enough = jnp.all(state.size >= core.layout.min_time_axis)
+    held = jnp.sum(state.size) if core.layout.independent else state.size
+    enough = jnp.all(held >= core.layout.min_time_axis)
     return enough if state.tree is None else enough & (state.tree.nodes[0] > 0)
 
 
@@ -238,8 +302,10 @@ def _sample(core: Core, state: CoreState, key: PRNGKey, n: Array, bucket: int) -
 
 def _place(core: Core, state: CoreState, key: PRNGKey, n: Array, bucket: int) -> tuple[Callable, tuple]:
     layout = core.layout
-    if state.tree is not None:
+    if layout.priority_exponent is not None:
         return items.weighted_place(layout.grid, key, bucket, state.tree, n)
+    if layout.independent:
+        return items.whole_place(layout.grid, key, bucket, state.tree)
     return items.uniform_place(layout.grid, key, bucket, layout.period, state.write_index, state.size)
 
 
@@ -264,22 +330,29 @@ def _set_priorities(
     grid, exponent = core.layout.grid, core.layout.priority_exponent
 
     def change_of(
-        i: Array, write_index: Array, size: Array, indices: Array, priorities: Array, keep: Array
+        i: Array, indices: Array, priorities: Array, keep: Array, *held: Array
     ) -> tuple[Array, Array, Array]:
         index = indices[i]
         weight, applied = sum_tree.weight_of(priorities[i], exponent, grid.num_items)
-        return index, weight, applied & keep[i] & _is_item(grid, index, write_index, size)
+        return index, weight, applied & keep[i] & _is_item(grid, index, *held)
 
     indices, priorities = jnp.asarray(indices, jnp.int32), jnp.asarray(priorities, jnp.float32)
-    operands = (state.write_index, state.size, indices, priorities, keep)
+    operands = (indices, priorities, keep, *_held(state))
     tree = sum_tree.set_each(state.tree, change_of, len(indices), *operands, device=jax.default_backend())
     return state.replace(tree=tree)
 
 
-def _is_item(grid: Grid, index: Array, write_index: Array, size: Array) -> Array:
+def _held(state: CoreState) -> tuple[Array, ...]:
+    """Return what says which items are whole: write indices, sizes and, of runs, where they begin."""
+    return (state.write_index, state.size, *(() if state.begins is None else (state.begins,)))
+
+
+def _is_item(grid: Grid, index: Array, write_index: Array, size: Array, *begins: Array) -> Array:
     row, start = items.starts(grid, index)
     row = jnp.clip(row, 0, grid.rows - 1)
     whole = items.is_whole(grid, start, write_index[row], size[row])
+    if begins:
+        whole &= items.is_unbroken(grid, row, start, *begins)
     return whole & (index >= 0) & (index < grid.num_items)
 
 
@@ -291,7 +364,7 @@ def _laps(core: Core, state: CoreState, indices: Array) -> Array:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _is_live(core: Core, state: CoreState, indices: Array) -> Array:
-    return _is_item(core.layout.grid, jnp.asarray(indices, jnp.int32), state.write_index, state.size)
+    return _is_item(core.layout.grid, jnp.asarray(indices, jnp.int32), *_held(state))
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -35,6 +35,17 @@ def is_whole(grid: Grid, start: Array, write_index: Array, size: Array) -> Array
     return (age >= grid.sequence_length) & (age <= size)
 
 
+def is_unbroken(grid: Grid, row: Array, start: Array, begins: Array) -> Array:
+    """Return whether no run begins behind the first timestep of the items that start there.
+
+    Args:
+        row: `[]` or `[N]`; `start` likewise.
+        begins: `[B, T]`, which slots hold the first timestep of a run.
+    """
+    slots = start[..., None] + jnp.arange(1, grid.sequence_length, dtype=jnp.int32)
+    return ~jnp.any(begins[row[..., None], slots % grid.time_axis], axis=-1)
+
+
 def uniform_place(
     grid: Grid, key: PRNGKey, num: int, period: int, write_index: Array, size: Array
 ) -> tuple[Callable, tuple]:
@@ -96,11 +107,20 @@ def weighted_place(
         each index.
     """
     draw, operands = sum_tree.stratified_draw(tree, num, key, count)
+    return _placed(grid, draw), operands
 
+
+def whole_place(grid: Grid, key: PRNGKey, num: int, tree: SumTreeState) -> tuple[Callable, tuple]:
+    """Return how to draw items one by one, in proportion to weights that are whole numbers."""
+    draw, operands = sum_tree.whole_draw(tree, num, key)
+    return _placed(grid, draw), operands
+
+
+def _placed(grid: Grid, draw: Callable) -> Callable:
     def place(indices: list[Array], *operands: Array) -> list[tuple[Array, Array, tuple[Array, Array]]]:
         return [(*starts(grid, item), (item, share)) for item, share in draw(indices, *operands)]
 
-    return place, operands
+    return place
 
 
 def add_items(
@@ -110,6 +130,7 @@ def add_items(
     size: Array,
     lengths: Array,
     *,
+    runs: tuple[Array, Array] | tuple[()] = (),
     steps: int,
     device: str,
 ) -> SumTreeState:
@@ -117,33 +138,41 @@ def add_items(
 
     Counted from the write index, an add of n timesteps completes the items that start in
     [1 - L, n - L] and are still held, and breaks those that start in [0, n) and are not complete.
+    Where a row was cut u timesteps before, those that start before -u stay broken.
 
     Args:
         write_index: `[B]`, or `[]` where all rows advance together, before the add.
         size: likewise, before the add.
         lengths: likewise, timesteps added, at most T.
+        runs: where rows advance on their own, the row `[R]` of each run that is added, and u `[R]`; the
+            arrays above are then `[R]` too.
         steps: the greatest length there may be.
     """
     length = grid.sequence_length
     kinds = 2 if length == 1 else 4  # those completed before and after the wrap; likewise those broken
 
     def range_of(
-        r: Array, greatest: Array, write_index: Array, size: Array, lengths: Array
+        r: Array, greatest: Array, write_index: Array, size: Array, lengths: Array, *runs: Array
     ) -> tuple[Array, Array, Array]:
         row, kind = r // kinds, r % kinds
         if size.ndim:
             write_index, size, lengths = write_index[row], size[row], lengths[row]
         oldest = lengths - jnp.minimum(size + lengths, grid.time_axis)
         is_broken = kind >= 2
-        low = jnp.where(is_broken, jnp.maximum(0, lengths - length + 1), jnp.maximum(1 - length, oldest))
+        earliest = jnp.maximum(1 - length, oldest)
+        if runs:
+            rows, unbroken = runs
+            row, earliest = rows[row], jnp.maximum(earliest, -unbroken[row])
+        low = jnp.where(is_broken, jnp.maximum(0, lengths - length + 1), earliest)
         high = jnp.where(is_broken, lengths - 1, lengths - length)
         first, last = _item_range(grid, write_index, low, high, kind % 2 == 1)
         base = row * grid.items_per_row
         return base + first, base + last, jnp.where(is_broken, 0.0, greatest)
 
-    operands = (tree.max_recorded_priority, write_index, size, lengths)
+    operands = (tree.max_recorded_priority, write_index, size, lengths, *runs)
     width = min(steps // grid.stride + 1, grid.items_per_row)
-    return sum_tree.set_ranges(tree, range_of, grid.rows * kinds, *operands, width=width, device=device)
+    num = (len(runs[0]) if runs else grid.rows) * kinds
+    return sum_tree.set_ranges(tree, range_of, num, *operands, width=width, device=device)
 
 
 def _item_range(

@@ -8,7 +8,7 @@ of rows and time axis; what integer division or the period cut off is said in `L
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from fbxcore.errors import InvalidArgumentError, NotSupportedError
@@ -89,13 +89,14 @@ class Layout:
     kind: str
     rows: int
     time_axis: int
-    min_time_axis: int  # every row holds at least that many timesteps before it may be sampled
+    min_time_axis: int  # timesteps that every row (independent: all together) holds before sampling
     sample_batch_size: int
     sequence_length: int
     period: int
     priority_exponent: float | None  # None: uniform
     items: bool  # given and sampled as [N, ...], in one row
     flat: bool  # sampled as experience.first and experience.second
+    independent: bool = False  # each row advances on its own, in runs that no item leaves
     warnings: tuple[str, ...] = ()
 
     @property
@@ -108,9 +109,19 @@ class Layout:
         """Distance between the start slots of neighbouring items in the ring.
 
         Uniform kinds count their period from the oldest timestep, so that an item may start in any
-        slot; prioritised ones count it from slot 0, since an item keeps its priority where it starts.
+        slot; weighted ones count it from slot 0, since an item keeps its weight where it starts.
         """
-        return 1 if self.priority_exponent is None else self.period
+        return self.period if self.is_weighted else 1
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether items have weights of their own: what must not be drawn has weight 0."""
+        return self.priority_exponent is not None or self.independent
+
+    @property
+    def rows_in_step(self) -> int:
+        """Rows that advance together: all of them, or each on its own."""
+        return 1 if self.independent else self.rows
 
     @property
     def grid(self) -> Grid:
@@ -133,8 +144,11 @@ def bucket_of(count: int) -> int:
     return 1 << max(count - 1, 0).bit_length()
 
 
-def layout_of(kind: str, arguments: Mapping[str, Any]) -> Layout:
+def layout_of(kind: str, arguments: Mapping[str, Any], *, independent: bool = False) -> Layout:
     """Return the layout of a buffer of that kind.
+
+    Args:
+        independent: each row advances on its own; the least length then counts all rows together.
 
     Raises:
         InvalidArgumentError: naming the argument as typed, in the message and in `loc`.
@@ -142,8 +156,21 @@ def layout_of(kind: str, arguments: Mapping[str, Any]) -> Layout:
     """
     given = _with_defaults(kind, arguments)
     if "max_length_time_axis" in given:
-        return _trajectory_layout(kind, given)
-    return _item_layout(kind, given) if "add_batches" in given else _flat_layout(kind, given)
+        layout = _trajectory_layout(kind, given, independent=independent)
+    else:
+        layout = _item_layout(kind, given) if "add_batches" in given else _flat_layout(kind, given)
+    return _independent(layout, given) if independent else layout
+
+
+def _independent(layout: Layout, given: dict[str, Any]) -> Layout:
+    if layout.items:
+        raise InvalidArgumentError(
+            f"`writers` must be 'lockstep' for kind {layout.kind!r}, got 'independent'. Items stand alone: "
+            "any number of writers may add them as it is.",
+            loc=("writers",),
+        )
+    least = given["min_length"] if layout.flat else given["min_length_time_axis"]
+    return replace(layout, independent=True, min_time_axis=max(least, layout.sequence_length))
 
 
 def _with_defaults(kind: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -233,7 +260,7 @@ def _item_layout(kind: str, given: dict[str, Any]) -> Layout:
     )
 
 
-def _trajectory_layout(kind: str, given: dict[str, Any]) -> Layout:
+def _trajectory_layout(kind: str, given: dict[str, Any], *, independent: bool) -> Layout:
     rows = integer_of(given, "add_batch_size", at_least=1)
     length = integer_of(given, "sample_sequence_length", at_least=1)
     period = integer_of(given, "period", at_least=1)
@@ -241,7 +268,7 @@ def _trajectory_layout(kind: str, given: dict[str, Any]) -> Layout:
     sample_batch_size = integer_of(given, "sample_batch_size", at_least=1)
     exponent = _priority_exponent(given)
     typed, time_axis, warnings = _time_axis(given, rows)
-    if exponent is not None:
+    if exponent is not None or independent:
         whole, time_axis = time_axis, time_axis - time_axis % period
         if whole != time_axis:
             warnings.append(

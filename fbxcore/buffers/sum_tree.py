@@ -92,7 +92,7 @@ def _walk(nodes: Array, depth: int, values: list[Array]) -> list[Array]:
 
 def _step(nodes: Array, node: Array, value: Array) -> tuple[Array, Array]:
     left = 2 * node + 1
-    left_sum = nodes.at[left].get(mode="promise_in_bounds")
+    left_sum = nodes.at[left].get(mode="promise_in_bounds").astype(value.dtype)
     right_sum = nodes.at[left + 1].get(mode="promise_in_bounds")
     goes_left = (value < left_sum) | (right_sum == 0)
     return jnp.where(goes_left, left, left + 1), jnp.where(goes_left, value, value - left_sum)
@@ -127,13 +127,7 @@ def stratified_draw(
     depth = state.tree_depth
 
     def walk(nodes: Array, shares: list[Array]) -> list[tuple[Array, Array]]:
-        total = nodes[0]
-        found = _walk(nodes, depth, [share * total for share in shares])
-        weights = [nodes.at[node].get(mode="promise_in_bounds") for node in found]
-        return [
-            (node - (2**depth - 1), share_of(total, weight))
-            for node, weight in zip(found, weights, strict=True)
-        ]
+        return _leaves_at(nodes, depth, [share * nodes[0] for share in shares])
 
     def bounds(i: Array, count: Array) -> tuple[Array, Array]:
         low, high = (i.astype(jnp.float32) / count, (i + 1).astype(jnp.float32) / count)
@@ -152,6 +146,35 @@ def stratified_draw(
     low, high = bounds(jnp.arange(batch_size, dtype=jnp.int32), count)
     uniform = jax.vmap(lambda key, low, high: jax.random.uniform(key, (), jnp.float32, low, high))
     return by_shares, (state.nodes, uniform(jax.random.split(rng_key, batch_size), low, high))
+
+
+def whole_draw(state: SumTreeState, batch_size: int, rng_key: PRNGKey) -> tuple[Callable, tuple]:
+    """Return `draw(indices, *operands)`: leaves drawn one by one, and their probabilities.
+
+    Weights must be whole numbers. Each draw is then a whole number below their sum, so that leaves of equal
+    weight have equal chances to the last bit, however many they are.
+    """
+    depth = state.tree_depth
+
+    def by_words(indices: list[Array], nodes: Array, data: Array) -> list[tuple[Array, Array]]:
+        words, total = _random.words_of(data), nodes[0].astype(jnp.int32)
+        return _leaves_at(nodes, depth, [_random.integer(words, i, total) for i in indices])
+
+    def by_values(indices: list[Array], nodes: Array, values: Array) -> list[tuple[Array, Array]]:
+        return _leaves_at(nodes, depth, [values[i] for i in indices])
+
+    if _random.is_threefry(rng_key):
+        return by_words, (state.nodes, _random.data_of(rng_key))
+    total = jnp.maximum(state.nodes[0].astype(jnp.int32), 1)
+    values = jax.random.randint(rng_key, (batch_size,), 0, total, jnp.int32)
+    return by_values, (state.nodes, values)
+
+
+def _leaves_at(nodes: Array, depth: int, values: list[Array]) -> list[tuple[Array, Array]]:
+    """Return the leaf that each value of the total leads to, and its share in it."""
+    found = _walk(nodes, depth, values)
+    shares = [share_of(nodes[0], nodes.at[node].get(mode="promise_in_bounds")) for node in found]
+    return [(node - (2**depth - 1), share) for node, share in zip(found, shares, strict=True)]
 
 
 def leaves(state: SumTreeState) -> Array:

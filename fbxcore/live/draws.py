@@ -81,7 +81,7 @@ def _draw(core: Core, bucket: int, state: CoreState, asked: Any) -> tuple[Any, .
 
     def draw(one: Any) -> tuple[Any, ...]:
         drawn = core.sample_indices(state, one[:2], one[2].astype(jnp.int32), bucket)
-        return drawn[:1] if core.layout.priority_exponent is None else drawn
+        return drawn if core.layout.is_weighted else drawn[:1]
 
     if asked.shape[0] == 1:
         return tuple(array[None] for array in draw(asked[0]))
