@@ -17,6 +17,9 @@ PENDING = (
 )
 
 
+Compression = Literal["zstd", "lz4", "none"]
+
+
 class VaultCreate(Strict):
     """A vault to make; without a uid it gets the time."""
 
@@ -26,6 +29,12 @@ class VaultCreate(Strict):
     rows: int = Field(1, ge=1, description="B, the number of rows.")
     fps: float | None = Field(None, gt=0, le=100_000, allow_inf_nan=False)
     metadata: dict[str, Any] = Field(default_factory=dict)
+    chunk_steps: int | dict[str, int] | None = Field(
+        None, description="Timesteps a chunk, of all leaves or of some by name; otherwise by their size."
+    )
+    compression: Compression | dict[str, Compression] | None = Field(
+        None, description="Of all leaves or of some by name; otherwise zstd or lz4 by what they hold."
+    )
 
 
 class RetentionFields(Strict):

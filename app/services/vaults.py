@@ -19,6 +19,7 @@ from fbxcore.live import Appended, check_name
 from fbxcore.live.files import replace_file
 from fbxcore.spec import parse_spec, spec_to_json
 from fbxcore.types import Leaves
+from fbxcore.vault.chunks import ChunkSteps, Compression
 from fbxcore.vault.faults import FOREIGN_WRITER
 from fbxcore.vault.retention import Retention, set_retention
 from fbxcore.vault.store import VaultWriter
@@ -38,6 +39,8 @@ async def create(
     rows: int,
     fps: float | None,
     metadata: Mapping[str, Any],
+    chunk_steps: ChunkSteps = None,
+    compression: Compression = None,
 ) -> dict[str, Any]:
     """Make an empty vault."""
     uid = vault_uid if vault_uid is not None else new_uid()
@@ -55,7 +58,8 @@ async def create(
     async with deck.name_locks[f"vault:{place.key}"]:
         check_new(deck, place)
         extra = dict(metadata) | ({"fps": fps} if fps is not None else {})
-        await asyncio.to_thread(_create, place.path, flat, rows, extra)
+        layout = {"chunk_steps": chunk_steps, "compression": compression}
+        await asyncio.to_thread(_create, place.path, flat, rows, extra, layout)
         entry = deck.vaults[place.key] = VaultEntry(place, await asyncio.to_thread(look_into, place))
         await deck.save_vault(entry)
     return await show(deck, entry)
@@ -83,8 +87,8 @@ def check_ours(entry: VaultEntry) -> None:
         )
 
 
-def _create(path, spec, rows: int, metadata: dict[str, Any]) -> None:
-    VaultWriter.create(path, spec, rows=rows, metadata=metadata or None).close()
+def _create(path, spec, rows: int, metadata: dict[str, Any], layout: dict[str, Any]) -> None:
+    VaultWriter.create(path, spec, rows=rows, metadata=metadata or None, **layout).close()
 
 
 def check_metadata(metadata: Mapping[str, Any]) -> None:

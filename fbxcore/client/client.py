@@ -99,7 +99,7 @@ class Client:
         Args:
             name: its two names, each of letters, digits, dots, dashes and underscores.
             spec: as of a buffer.
-            arguments: `rows`, `fps`, `metadata`.
+            arguments: `rows`, `fps`, `metadata`, `chunk_steps`, `compression`.
 
         Raises:
             ConflictError: if it exists.

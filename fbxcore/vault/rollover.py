@@ -19,6 +19,7 @@ from fbxcore.vault.fork import LINEAGE_KEY, lineage_of
 from fbxcore.vault.keys import json_value
 from fbxcore.vault.retention import RETENTION_KEY
 from fbxcore.vault.store import VaultReader, VaultWriter
+from fbxcore.vault.store_arrays import BY_CONTENT_KEY
 
 CONTINUED_KEY = "_flashdeck/continued"
 _NUMBERED = re.compile(r"(.*)-(\d{1,9})")
@@ -111,4 +112,5 @@ def _make(writer: VaultWriter, path: Path, keys: Mapping[str, bytes]) -> None:
     same = {key: writer.get(key) for key in (*arrays, RETENTION_KEY)}
     with appearing(path) as hidden, VaultWriter.create(hidden, writer.structure) as made:
         given = {name: value for name, value in same.items() if value is not None}
-        made.put({**given, LINEAGE_KEY: json.dumps(origin).encode(), **keys})
+        chosen = {BY_CONTENT_KEY: writer.get(BY_CONTENT_KEY)}
+        made.put({**given, **chosen, LINEAGE_KEY: json.dumps(origin).encode(), **keys})

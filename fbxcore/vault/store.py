@@ -21,6 +21,7 @@ from typing import Any
 from fbxcore.errors import ConflictError, DiskFullError, InvalidArgumentError
 from fbxcore.spec import check_leaves
 from fbxcore.types import Leaves, Spec
+from fbxcore.vault.chunks import ChunkSteps, Compression, layout_of
 from fbxcore.vault.faults import disk_told, foreign_writer
 from fbxcore.vault.files import (
     METADATA,
@@ -69,7 +70,8 @@ class VaultWriter:
         *,
         rows: int = 1,
         metadata: Mapping[str, Any] | None = None,
-        compressor: Mapping[str, Any] | None = None,
+        chunk_steps: ChunkSteps = None,
+        compression: Compression = None,
         hold: bool = True,
     ) -> VaultWriter:
         """Create an empty vault and open it; on failure nothing is left, nor any parent made for it.
@@ -78,16 +80,20 @@ class VaultWriter:
             path: `<root>/<vault_name>/<vault_uid>`.
             rows: B, the length of axis 0 of every leaf.
             metadata: JSON values kept at the top level of `metadata.json`.
-            compressor: a zarr compressor for all leaves instead of the choice by leaf.
+            chunk_steps: timesteps a chunk, of all leaves or of some by name, instead of the choice by size.
+            compression: `zstd`, `lz4`, `none` or a zarr compressor, of all leaves or of some by name,
+                instead of the choice between zstd and lz4 by content.
 
         Raises:
             ConflictError: if the directory exists.
+            InvalidArgumentError: if an argument breaks its rule.
         """
         path = Path(path).absolute()
         structure = spec if isinstance(spec, Structure) else structure_of(spec, rows=rows)
         structure = with_metadata(structure, metadata if metadata is not None else structure.metadata)
+        layout = layout_of(structure, chunk_steps, compression)
         with appearing(path) as hidden, disk_told(label_of(path)):
-            create_files(hidden, structure, compressor, label_of(path))
+            create_files(hidden, structure, layout, label_of(path))
         return cls.open(path, hold=hold)
 
     @classmethod

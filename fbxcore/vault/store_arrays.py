@@ -7,6 +7,7 @@ sees a foreign commit only if it reads, in itself, what the other one changed (`
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,13 +20,16 @@ from fbxcore.errors import DamagedError, InvalidArgumentError
 from fbxcore.spec import leaf_bytes
 from fbxcore.types import Leaves
 from fbxcore.vault.chunk_cache import ChunkCache, Window
-from fbxcore.vault.chunks import array_metadata
+from fbxcore.vault.chunks import LZ4, ZSTD, Layout
 from fbxcore.vault.faults import fault, foreign_writer, told
 from fbxcore.vault.files import METADATA, label_of, write_atomic
 from fbxcore.vault.spec import Structure, metadata_json
 
 COMMIT_KEY = "_flashdeck/commit"
 """The generation our last commit made; another number than the newest means a foreign commit since."""
+
+BY_CONTENT_KEY = "_flashdeck/by_content"
+"""The leaves for whose chunks a writer chooses the compressor, by what they hold; a list as JSON."""
 
 _WRITER = {
     "file_io_locking": {"mode": "os"},  # `none` loses commits beside another program
@@ -40,6 +44,11 @@ _CACHE_BYTES = 64 << 20
 _SHORT_BYTES = 8 << 20
 _SHORT_CHUNKS = 64
 """Reads of up to so much of each leaf go through the cache of chunks; longer ones would only flush it."""
+
+_SAMPLE_BYTES = 1 << 10, 64 << 10
+"""Of a leaf, from and up to which its content is looked at to choose a compressor."""
+_WORTH = 0.1
+"""Of a leaf's bytes, what zstd must spare beyond lz4: it takes four times as long to undo, and more to do."""
 
 _AHEAD = 1
 """Blocks that are read beside the one waited for; each holds its encoded bytes meanwhile."""
@@ -70,7 +79,10 @@ class Database:
             opening = {leaf.name: self._open(leaf.path, context) for leaf in structure.leaves}
             self.index = self._open("vault_index", context).result()
             self.arrays = {name: future.result() for name, future in opening.items()}
+            content = self.get(BY_CONTENT_KEY) if manifest is None else None
         self._check(structure)
+        self._context = context
+        self._by_content = {leaf.name: leaf.path for leaf in structure.leaves if leaf.name in _names(content)}
         self._cache = ChunkCache(_CACHE_BYTES)
         self._length = 0
         self._chunk_steps = {
@@ -182,6 +194,7 @@ class Database:
         self, leaves: Leaves, start: int, expected: int, length: int, keys: Mapping[str, bytes | None]
     ) -> None:
         """Write leaves, index and keys in one transaction, if the index still is `expected`."""
+        self._choose(leaves)
         transaction = ts.Transaction(atomic=True, repeatable_read=True)
         try:
             with told(self.label):
@@ -203,6 +216,28 @@ class Database:
         except BaseException:
             transaction.abort()
             raise
+
+    def _choose(self, leaves: Leaves) -> None:
+        """Choose the compressor of leaves whose content is seen for the first time.
+
+        The array goes on saying what it was created with. blosc says in each chunk how that one is
+        compressed, so every reader undoes it, and a program that has the array open may go on.
+        """
+        for name in self._by_content.keys() & leaves.keys():
+            sample = _sample(leaves[name])
+            if sample.nbytes < _SAMPLE_BYTES[0]:
+                continue
+            path = self._by_content.pop(name)
+            spared = _encoded_bytes(sample, LZ4) - _encoded_bytes(sample, ZSTD)
+            metadata = self.arrays[name].spec().to_json()["metadata"]
+            spec = {
+                "driver": "zarr",
+                "kvstore": {**self._spec, "path": path},
+                "metadata": metadata | {"compressor": ZSTD if spared > _WORTH * sample.nbytes else LZ4},
+            }
+            with told(self.label):
+                opening = ts.open(spec, context=self._context, open=True, assume_metadata=True, **self._mode)
+                self.arrays[name] = opening.result()
 
 
 def _with_manifest(files: dict, manifest: bytes, context: ts.Context) -> dict:
@@ -244,43 +279,66 @@ class Dump:
             return ts.ocdbt.dump(self._files, location).result()
 
 
-def create_files(path: Path, structure: Structure, compressor: Mapping[str, Any] | None, label: str) -> None:
+def create_files(path: Path, structure: Structure, layout: Layout, label: str) -> None:
     """Create the directory of an empty vault: all arrays in one transaction, then `metadata.json`."""
     path.mkdir()
     context = ts.Context(_WRITER)
     base = {"driver": "ocdbt", "base": {"driver": "file", "path": f"{path}/"}}
     transaction = ts.Transaction(atomic=True)
 
-    def create(at: str, **options: Any) -> ts.Future:
+    def create(at: str, metadata: Mapping[str, Any] | None = None, **options: Any) -> ts.Future:
         spec = {"driver": "zarr", "kvstore": {**base, "path": at}}
-        metadata = {"metadata": options.pop("metadata")} if "metadata" in options else {}
-        return ts.open({**spec, **metadata}, create=True, transaction=transaction, context=context, **options)
+        spec |= {"metadata": metadata} if metadata is not None else {}
+        return ts.open(spec, create=True, transaction=transaction, context=context, **options)
 
     try:
         opening = [
-            create(
-                leaf.path,
-                metadata=array_metadata(leaf.spec, structure.rows, compressor),
-                dtype=leaf.spec.dtype,
-            )
-            for leaf in structure.leaves
+            create(leaf.path, layout.metadata[leaf.name], dtype=leaf.spec.dtype) for leaf in structure.leaves
         ]
         arrays = [future.result() for future in opening]
     except (ValueError, TypeError) as error:
         transaction.abort()
-        if compressor is not None:
+        given = [
+            layout.metadata[leaf]["compressor"] for leaf in layout.metadata if leaf not in layout.by_content
+        ]
+        if given:
             raise InvalidArgumentError(
-                f"`compression` must be a zarr compressor, got {dict(compressor)!r:.120}.",
-                loc=("compression",),
+                f"`compression` must be a zarr compressor, got {given[0]!r:.120}.", loc=("compression",)
             ) from error
         raise fault(label, str(error)) from error
     with told(label):
         index = create("vault_index", dtype="int32", shape=(1,)).result()
         kv = ts.KvStore.open(base, context=context).result().with_transaction(transaction)
         written = [index.write(np.zeros(1, np.int32)), kv.write(COMMIT_KEY, b"2")]  # 1 is the empty database
+        written.append(kv.write(BY_CONTENT_KEY, json.dumps(layout.by_content).encode()))
         transaction.commit_sync()
         del written, arrays
     write_atomic(path / METADATA, metadata_json(structure))
+
+
+def _names(content: bytes | None) -> list[str]:
+    """Return the names in a value of ours; what another program left there counts as none."""
+    try:
+        found = json.loads(content or b"[]")
+    except ValueError:
+        return []
+    return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
+
+
+def _sample(leaf: np.ndarray) -> np.ndarray:
+    """Return the first timesteps of a leaf `[B, T, ...]`, of some rows where one timestep is large."""
+    steps = max(1, _SAMPLE_BYTES[1] // max(1, leaf[:, :1].nbytes))
+    rows = max(1, _SAMPLE_BYTES[1] // max(1, leaf[:1, :1].nbytes))
+    return leaf[:rows, :steps]
+
+
+def _encoded_bytes(sample: np.ndarray, compressor: Mapping[str, Any]) -> int:
+    """Return how long a chunk is that holds these timesteps."""
+    metadata = {"compressor": compressor, "chunks": sample.shape, "shape": sample.shape}
+    spec = {"driver": "zarr", "kvstore": {"driver": "memory"}, "metadata": metadata}
+    array = ts.open(spec, create=True, dtype=sample.dtype.name, context=ts.Context()).result()
+    array.write(sample).result()
+    return len(array.kvstore.read(".".join("0" * sample.ndim)).result().value)
 
 
 def _ascending(steps: range) -> tuple[slice, bool]:

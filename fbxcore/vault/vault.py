@@ -31,6 +31,7 @@ from jax.tree_util import DictKey, FlattenedIndexKey, GetAttrKey, SequenceKey
 from fbxcore.buffers.trajectory_buffer import TrajectoryBufferState
 from fbxcore.errors import ConflictError, InvalidArgumentError, StructureError
 from fbxcore.types import Array, Experience
+from fbxcore.vault.chunks import ChunkSteps, Compression
 from fbxcore.vault.files import label_of, read_manifest
 from fbxcore.vault.rollover import go_on_in, newest_of, planned_path
 from fbxcore.vault.slices import resolve_slice
@@ -49,8 +50,10 @@ class Vault:
         experience_structure: Experience | None = None,
         rel_dir: str | os.PathLike[str] = "vaults",
         vault_uid: str | None = None,
-        compression: Mapping[str, Any] | None = None,
+        compression: Compression = None,
         metadata: Any = None,
+        *,
+        chunk_steps: ChunkSteps = None,
     ):
         """Open a vault, or create it.
 
@@ -60,8 +63,10 @@ class Vault:
                 vault; on opening one, what `read` returns has this structure instead of dicts.
             rel_dir: the directory of vaults, below the working directory.
             vault_uid: the second name; the present time where it is None.
-            compression: a zarr compressor for a new vault.
+            compression: of a new vault: `zstd`, `lz4`, `none` or a zarr compressor, of all leaves or of
+                some by name; else zstd or lz4 by what the leaf holds.
             metadata: kept with a new vault; values that are not JSON become their `str`.
+            chunk_steps: timesteps a chunk of a new vault, of all leaves or of some by name; else by size.
 
         Raises:
             InvalidArgumentError: if there is no such vault and no structure, or one no vault can hold.
@@ -84,7 +89,12 @@ class Vault:
         else:
             structure = structure_of_paths(_shapes_of(experience_structure, self._paths))
             self._writer = VaultWriter.create(
-                self.path, structure, metadata=_plain(metadata), compressor=compression, hold=False
+                self.path,
+                structure,
+                metadata=_plain(metadata),
+                chunk_steps=chunk_steps,
+                compression=compression,
+                hold=False,
             )
         self._reader = VaultReader.open(self.path)
         if experience_structure is not None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from app.schemas.vaults import VaultPublic, VaultSummary
+from fbxcore.vault import VaultReader
 from tests.app.support import SPEC, Api, arrays_of, assert_refused, buffer_body, send, serve, steps
 
 URL = "/api/v1/vaults"
@@ -81,6 +82,10 @@ def test_an_existing_vault_is_not_made_again(api: Api) -> None:
         ({"metadata": {"version": 9}}, "invalid_argument", "version"),
         ({"metadata": {"structure_shape": {}}}, "invalid_argument", "structure_shape"),
         ({"metadata": {"x": "y" * 100_000}}, "invalid_argument", "metadata"),
+        ({"chunk_steps": 0}, "invalid_argument", "chunk_steps"),
+        ({"chunk_steps": {"nope": 4}}, "invalid_argument", "nope"),
+        ({"compression": "gzip"}, "invalid_argument", "compression"),
+        ({"compression": {"nope": "lz4"}}, "invalid_argument", "nope"),
         ({"colour": 1}, "not_supported", "colour"),
     ],
 )
@@ -120,6 +125,22 @@ def test_what_is_appended_is_read_back(api: Api) -> None:
     for name, expected in steps(2, 8).items():
         np.testing.assert_array_equal(read[name], expected)
         assert read[name].dtype == expected.dtype
+
+
+def test_a_layout_may_be_given(tmp_path: Path) -> None:
+    """Chunks and compression of some leaves or of all, and what is appended is read back."""
+    with serve(tmp_path) as api:
+        make(api, "laid", chunk_steps={"obs/vector": 8}, compression={"obs/vector": "none", "reward": "lz4"})
+        make(api, "laid", "run2", chunk_steps=4, compression="zstd")
+        send(api, f"{URL}/laid/run1/experience", steps(2, 9))
+        read = arrays_of(api.get(f"{URL}/laid/run1/slice"))
+        np.testing.assert_array_equal(read["obs/vector"], steps(2, 9)["obs/vector"])
+
+    with VaultReader.open(tmp_path / "vaults" / "laid" / "run1") as one:
+        assert one.get("obs.vector./0.0.0") == steps(2, 8)["obs/vector"].tobytes()
+        assert one.chunks("reward")[1] == 1024
+    with VaultReader.open(tmp_path / "vaults" / "laid" / "run2") as two:
+        assert {two.chunks(name)[1] for name in two.spec} == {4}
 
 
 def test_an_append_is_counted_once(api: Api) -> None:

@@ -72,16 +72,17 @@ def test_the_next_vault_has_the_same_chunks(tmp_path, make, spec):
     """A compressor of one's own is kept, byte for byte of every array's metadata."""
     own = {"id": "zlib", "level": 2}
     with (
-        VaultWriter.create(tmp_path / "v" / "1", spec, compressor=own) as writer,
+        VaultWriter.create(tmp_path / "v" / "1", spec, compression=own) as writer,
         go_on_in(writer, planned_path(writer)) as following,
     ):
-        following.append(make(0, 3))
+        following.append(make(0, 300))
+        assert following.get("image./0.0.0.0")[0] == 0x78  # a chunk of zlib, though blosc would do
         for leaf in writer.structure.leaves:
             key = f"{leaf.path}/.zarray"
             assert following.get(key) == writer.get(key)
             assert json.loads(following.get(key))["compressor"] == own
     with VaultReader.open(following.path) as reader:
-        assert (reader.read()["agents/action"] == make(0, 3)["agents/action"]).all()
+        assert (reader.read()["agents/action"] == make(0, 300)["agents/action"]).all()
 
 
 def test_a_kill_in_between_is_made_good(writer, make, monkeypatch):

@@ -23,6 +23,7 @@ from fbxcore.spec import parse_spec
 from fbxcore.vault import store
 from fbxcore.vault.faults import fault
 from fbxcore.vault.store import VaultReader, VaultWriter, find_vaults
+from fbxcore.vault.store_arrays import BY_CONTENT_KEY
 
 
 def test_appended_timesteps_read_back(writer, make, read, same):
@@ -174,7 +175,7 @@ def test_keys_alone_make_a_commit(writer):
     with VaultReader.open(writer.path) as reader:
         assert reader.get("_flashdeck/a") is None
         assert reader.get("_flashdeck/b") == b"2"
-        assert reader.keys("_flashdeck/") == ["_flashdeck/b", "_flashdeck/commit"]
+        assert reader.keys("_flashdeck/") == ["_flashdeck/b", BY_CONTENT_KEY, "_flashdeck/commit"]
 
 
 def test_an_older_generation_keeps_its_state(writer, make, read, same):
@@ -282,7 +283,7 @@ def test_create_refuses_what_exists(writer, spec, files):
         ({"rows": 0}, InvalidArgumentError, "`rows` must be a positive integer"),
         ({"metadata": {"version": 1}}, InvalidArgumentError, "must not have the key 'version'"),
         ({"metadata": {"x": object()}}, InvalidArgumentError, "`metadata` must be JSON"),
-        ({"compressor": {"id": "nope"}}, InvalidArgumentError, "`compression` must be a zarr compressor"),
+        ({"compression": {"id": "nope"}}, InvalidArgumentError, "`compression` must be a zarr compressor"),
     ],
 )
 def test_a_failed_create_leaves_nothing(tmp_path, spec, options, error, match):

@@ -73,7 +73,7 @@ def test_the_digest_does_not_depend_on_chunks(tmp_path, spec, make):
     with VaultWriter.create(tmp_path / "a" / "1", spec, rows=1) as one:
         one.append(make(0, 1500))
     with VaultWriter.create(
-        tmp_path / "b" / "1", spec, rows=1, compressor={"id": "gzip", "level": 1}
+        tmp_path / "b" / "1", spec, rows=1, compression={"id": "gzip", "level": 1}
     ) as other:
         for at in range(0, 1500, 300):
             other.append(make(at, at + 300))
