@@ -99,7 +99,7 @@ async def show_buffers(
 def _troubles(deck: Deck) -> list[str]:
     """Buffers that are not open, or whose vault takes nothing, and why."""
     starting = [
-        f"Buffer {name!r} is replaying its log: {done:,} of {total:,} frames."
+        f"Buffer {name!r} is replaying its log: {done:,} of {total:,} bytes."
         for name, (done, total) in sorted(deck.starting.items())
     ]
     failed = [f"Buffer {name!r} cannot be opened: {error}" for name, error in sorted(deck.failed.items())]

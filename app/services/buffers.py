@@ -166,7 +166,7 @@ def _summary(deck: Deck, name: str) -> dict[str, Any]:
     if (error := deck.failed.get(name)) is not None:
         return {"name": name, "state": "damaged", "error": str(error)}
     done, total = deck.starting[name]
-    return {"name": name, "state": "starting", "progress": {"done": done, "total": total, "unit": "frames"}}
+    return {"name": name, "state": "starting", "progress": {"done": done, "total": total, "unit": "bytes"}}
 
 
 def show(deck: Deck, name: str) -> dict[str, Any]:

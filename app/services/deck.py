@@ -43,7 +43,7 @@ class Deck:
         self.database = Database(settings.url)
         self.buffers: dict[str, LiveBuffer] = {}
         self.failed: dict[str, FbxError] = {}  # buffers that could not be opened
-        self.starting: dict[str, tuple[int, int]] = {}  # buffers being opened: log frames done, of how many
+        self.starting: dict[str, tuple[int, int]] = {}  # being opened: bytes of the log done, of how many
         self.vaults: dict[str, VaultEntry] = {}
         self.owners: dict[str, str] = {}  # vault key to the buffer that persists to it
         self.reserved_bytes = 0
@@ -105,25 +105,27 @@ class Deck:
         """How far the logs of buffers being opened are replayed."""
         return {name: {"done": done, "total": total} for name, (done, total) in self.starting.items()}
 
-    def _find_buffers(self) -> list[str]:
-        """Return the buffers on disk, and note which vaults they write."""
-        names = []
+    def _find_buffers(self) -> dict[str, int]:
+        """Return the buffers on disk with the memory they take, and note which vaults they write."""
+        names = {}
         for name, config in files.find_buffers(self.data):
             if isinstance(config, FbxError):
                 self.failed[name] = config
                 continue
-            names.append(name)
+            names[name] = config.num_bytes
             self.starting[name] = (0, 0)
             self.reserved_bytes += config.num_bytes
             if config.persist_to is not None:
                 self.owners[chains.newest_key(self, config.persist_to)] = name
         return names
 
-    async def _open_all(self, names: list[str]) -> None:
-        for name in names:
+    async def _open_all(self, names: dict[str, int]) -> None:
+        for name, num_bytes in names.items():
             if self._is_stopping:
                 return
             await self._open_one(name)
+            if name in self.failed:
+                self.reserved_bytes -= num_bytes
         for entry in list(self.vaults.values()):
             if (
                 not self._is_stopping
@@ -183,10 +185,10 @@ class Deck:
             return found
         if (progress := self.starting.get(name)) is not None:
             raise UnavailableError(
-                f"Buffer {name!r} must have replayed its log, got {progress[0]} of {progress[1]} frames.",
+                f"Buffer {name!r} must have replayed its log, got {progress[0]} of {progress[1]} bytes.",
                 code="starting",
                 retry_after_s=1,
-                progress={"done": progress[0], "total": progress[1], "unit": "frames"},
+                progress={"done": progress[0], "total": progress[1], "unit": "bytes"},
             )
         if (error := self.failed.get(name)) is not None:
             raise error

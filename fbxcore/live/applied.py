@@ -15,12 +15,14 @@ import msgspec
 import numpy as np
 
 from fbxcore.errors import ConflictError, DamagedError
+from fbxcore.spec import timestep_bytes
 from fbxcore.vault import store
 from fbxcore.vault.files import label_of
 from fbxcore.vault.rollover import continues, next_path, planned_path
 from fbxcore.vault.store import VaultReader, VaultWriter
 
 APPLIED_KEY = "_flashdeck/applied"
+_READ_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,7 @@ class Stretches:
         return self._all[follows] if follows < len(self._all) else None
 
     def read(self, start: int, stop: int) -> Iterator[dict[str, np.ndarray]]:
-        """Yield the timesteps `[start, stop)` of the log as leaves `[B, k, ...]`, one stretch at a time.
+        """Yield the timesteps `[start, stop)` of the log as leaves `[B, k, ...]`, piece by piece.
 
         Raises:
             DamagedError: if the vault before the present one is not there any more.
@@ -136,7 +138,14 @@ class Stretches:
             first, last = max(start, stretch.start), min(stop, end)
             if first < last:
                 with VaultReader.open(stretch.path) as reader:
-                    yield reader.read(stretch.base + first, stretch.base + last)
+                    yield from _pieces(reader, stretch.base + first, stretch.base + last)
+
+
+def _pieces(reader: VaultReader, start: int, stop: int) -> Iterator[dict[str, np.ndarray]]:
+    """Yield timesteps of a vault, at most some 64 MB at a time."""
+    steps = max(1, _READ_BYTES // max(1, timestep_bytes(reader.spec) * reader.rows))
+    for at in range(start, stop, steps):
+        yield reader.read(at, min(at + steps, stop))
 
 
 def _stretches(path: Path, applied: Applied) -> Iterator[Stretch]:

@@ -64,7 +64,12 @@ class Checkpoint:
         path = directory / FILE
         if not path.exists():
             return Checkpoint(log_id)
-        bookkeeping, meta = load_snapshot(str(path))
+        try:
+            bookkeeping, meta = load_snapshot(str(path))
+        except DamagedError as error:
+            raise DamagedError(
+                f"Checkpoint `{FILE}` cannot be read: {error} Restore it from a backup.", file=FILE
+            ) from error
         if meta["log"] != log_id:
             raise DamagedError(
                 f"Checkpoint `{FILE}` must belong to the log beside it, got that of another.", file=FILE

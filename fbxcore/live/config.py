@@ -10,11 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from fbxcore.buffers.layout import ARGUMENTS, KINDS_LATER, Layout, layout_of
 from fbxcore.errors import DamagedError, InvalidArgumentError, NotFoundError, NotSupportedError
-from fbxcore.live.files import replace_file
+from fbxcore.live.files import replace_file, seal, unseal
 from fbxcore.live.rate_limiter import LimiterConfig
 from fbxcore.spec import parse_spec, spec_to_json, timestep_bytes
 from fbxcore.types import Spec
@@ -153,8 +151,7 @@ def check_name(name: Any, *, loc: tuple[str, ...] = ("name",)) -> str:
 
 def save_config(directory: Path, config: BufferConfig) -> None:
     """Write a buffer's configuration; with it the buffer exists."""
-    saved = config.to_json() | {"created_at": config.created_at}
-    replace_file(directory / FILE, msgspec.json.encode(saved))
+    replace_file(directory / FILE, seal(config.to_json() | {"created_at": config.created_at}))
 
 
 def load_config(directory: Path) -> BufferConfig:
@@ -165,12 +162,12 @@ def load_config(directory: Path) -> BufferConfig:
         DamagedError: if it cannot be read.
     """
     try:
-        saved = msgspec.json.decode((directory / FILE).read_bytes())
+        saved = unseal(directory / FILE)
         created_at = saved.pop("created_at")
         return replace(BufferConfig.parse(saved), created_at=created_at)
     except FileNotFoundError:
         raise NotFoundError(f"No buffer in `{directory.name}`.") from None
-    except (msgspec.DecodeError, KeyError, AttributeError, InvalidArgumentError) as error:
+    except (KeyError, InvalidArgumentError) as error:
         raise DamagedError(
             f"Buffer `{directory.name}` must have a readable `{FILE}`, got {error}.", file=FILE
         ) from error

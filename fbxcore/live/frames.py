@@ -41,6 +41,9 @@ class Kind(IntEnum):
     SAMPLED = 6
 
 
+_KINDS = frozenset(Kind)
+
+
 @dataclass
 class Frame:
     """One entry of a log; `sequence` and `position` are given when it is written."""
@@ -98,6 +101,12 @@ def _split(spec: Spec, frame: Frame, rows: int) -> Iterator[memoryview]:
         at += size
 
 
+class NewerError(DamagedError):
+    """A whole frame that this version cannot read."""
+
+    code = "newer_version"
+
+
 class TornError(Exception):
     """No whole frame at that offset of a segment."""
 
@@ -111,6 +120,7 @@ def frame_at(data: memoryview, offset: int) -> tuple[Frame, int]:
 
     Raises:
         TornError: if the bytes there are not one whole, intact frame.
+        NewerError: if they are one, of a kind that this version does not know.
     """
     body_start = offset + HEADER_BYTES
     if body_start > len(data):
@@ -123,6 +133,8 @@ def frame_at(data: memoryview, offset: int) -> tuple[Frame, int]:
     crc = zlib.crc32(data[body_start:end], zlib.crc32(data[offset : offset + _HEADER.size]))
     if crc != stated:
         raise TornError(offset, "the checksum differs")
+    if kind not in _KINDS:
+        raise NewerError(f"frame {sequence} of kind {kind} at offset {offset}", offset=offset)
     meta = msgspec.msgpack.decode(data[body_start : body_start + meta_length])
     body = (data[body_start + meta_length : end],) if body_length else ()
     return Frame(Kind(kind), meta, body, steps, sequence, position), end
@@ -135,7 +147,7 @@ def read_segment(path: Path, *, is_last: bool) -> tuple[list[Frame], int]:
 
     Raises:
         DamagedError: for a bad frame with good ones behind it, or in an earlier segment; names the
-            file and the offset.
+            file and the offset. A frame of a kind that a newer version wrote is one wherever it is.
     """
     data = memoryview(path.read_bytes())
     frames: list[Frame] = []
@@ -152,6 +164,13 @@ def read_segment(path: Path, *, is_last: bool) -> tuple[list[Frame], int]:
                     offset=torn.offset,
                 ) from torn
             break
+        except NewerError as newer:
+            raise NewerError(
+                f"Log segment `{path.name}` must hold what this version knows, got {newer}. "
+                "Start the newer version of Flashdeck that wrote it.",
+                file=path.name,
+                offset=offset,
+            ) from newer
         frames.append(frame)
     return frames, offset
 
@@ -164,6 +183,8 @@ def _is_followed(data: memoryview, start: int) -> bool:
             frame_at(data, start)
         except TornError:
             start += 1
+        except NewerError:
+            return True
         else:
             return True
     return False

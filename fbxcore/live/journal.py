@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +90,9 @@ class Journal:
         waited = admit is not None and await admit()  # meanwhile somebody else may have been first
         if waited and (answer := await self.ledger.earlier(**identity)) is not None:
             return answer | {"duplicate": True}
-        future = self.put(Frame(Kind.ADD, _meta(identity), body, steps))
-        self.ledger.begin(future, **identity)
+        created = time.time()
+        future = self.put(Frame(Kind.ADD, _meta(identity, created), body, steps))
+        self.ledger.begin(future, created, **identity)
         return await asyncio.shield(future) | {"duplicate": False}
 
     def put(self, frame: Frame) -> asyncio.Future[dict[str, Any]]:
@@ -115,12 +116,20 @@ class Journal:
         if self.persister is not None:
             self.persister.close()
 
-    def replayed(self, frames: list[Frame]) -> None:
-        """Give the persister what the vault does not hold yet."""
+    def replay(
+        self, covered: int, progress: Callable[[int, int], None] = lambda _done, _total: None
+    ) -> Iterator[Frame]:
+        """Yield the frames of the log, giving the persister what the vault does not hold yet.
+
+        Args:
+            covered: the last frame that the checkpoint stands for.
+        """
         if self.persister is not None:
-            for frame in frames:
-                if frame.kind is Kind.ADD:
-                    self.persister.note(frame)
+            covered = max(covered, self.persister.applied.sequence)
+        for frame in self.log.replay(covered=covered, progress=progress):
+            if frame.kind is Kind.ADD and self.persister is not None:
+                self.persister.note(frame)
+            yield frame
 
     def _on_durable(self, frame: Frame) -> None:
         if frame.kind is Kind.ADD and self.persister is not None:
@@ -147,10 +156,10 @@ async def _fingerprint(body: list[memoryview]) -> str:
     return fingerprint(body) if size < _OFF_LOOP_BYTES else await asyncio.to_thread(fingerprint, body)
 
 
-def _meta(identity: Identity) -> dict[str, Any]:
+def _meta(identity: Identity, created: float) -> dict[str, Any]:
     meta: dict[str, Any] = {}
     if identity["key"] is not None:
-        meta |= {"key": identity["key"], "time": time.time()}
+        meta |= {"key": identity["key"], "time": created}
     if identity["writer"] is not None:
         meta |= {"writer": identity["writer"], "writer_sequence": identity["sequence"]}
     return meta | {"fingerprint": identity["body_fingerprint"]} if meta else meta

@@ -101,15 +101,16 @@ class Ledger:
     def begin(
         self,
         future: asyncio.Future,
+        created: float,
         *,
         key: str | None,
         body_fingerprint: str,
         writer: str | None,
         sequence: int | None,
     ) -> None:
-        """Note a new request; `future` resolves to its answer."""
+        """Note a new request, made at a time; `future` resolves to its answer."""
         if key is not None:
-            self._keys[key] = Entry(body_fingerprint, time.time(), future)
+            self._keys[key] = Entry(body_fingerprint, created, future)
         if writer is not None and sequence is not None:
             if writer not in self._writers and len(self._writers) >= MAX_WRITERS:
                 raise ConflictError(

@@ -81,7 +81,7 @@ class LiveBuffer:
         Args:
             config: of a new buffer; None opens what is there.
             vaults: the folder that `persist_to` is relative to.
-            progress: told how many log frames of how many were replayed.
+            progress: told how many bytes of the log, of how many, were replayed.
             first: fills a new buffer; only when it has ended the buffer exists.
 
         Raises:
@@ -121,6 +121,7 @@ class LiveBuffer:
             )
             checkpoint = Checkpoint.load(self.directory, self._journal.log.id)
             restore_ring(self._ring, self._journal, checkpoint, progress)
+            self._note_lost_end()
             if is_new:
                 for warm_up in self._ring.warm_ups():
                     warm_up(self._ring)
@@ -133,6 +134,14 @@ class LiveBuffer:
         self._housekeeper = Housekeeper(
             self.directory, self.config, self._ring, self._engine, self._journal
         )
+
+    def _note_lost_end(self) -> None:
+        """Where the views are ahead of a log that lost its end, save what they stand for first of all."""
+        if self._ring.counters.sequence >= self._journal.log.next_sequence:
+            log, ledger = self._journal.log, self._journal.ledger
+            Checkpoint(log.id, self._ring.counters, self._ring.bookkeeping(), ledger.to_json()).save(
+                self.directory
+            )
 
     async def close(self) -> None:
         """Finish what was taken, commit it, note where everything stands, and let go of the files."""

@@ -49,14 +49,20 @@ class LiveVault:
             ConflictError: if another writer has it, or a foreign program wrote to it.
         """
         vault = await asyncio.to_thread(cls._open, path, log_directory, durability)
-        frames = await asyncio.to_thread(vault._journal.log.replay)
-        journal = vault._journal
-        journal.ledger.load(Checkpoint.load(log_directory, journal.log.id).ledger)
-        journal.replayed(frames)
-        for frame in frames:
-            journal.ledger.restore(frame.meta, vault._answer(frame))
-        journal.start(next_sequence=1, position=0)
+        try:
+            await asyncio.to_thread(vault._replay, log_directory)
+        except BaseException:
+            vault.writer.close()
+            raise
+        vault._journal.start(next_sequence=1, position=0)
         return vault
+
+    def _replay(self, log_directory: Path) -> None:
+        journal = self._journal
+        checkpoint = Checkpoint.load(log_directory, journal.log.id)
+        journal.ledger.load(checkpoint.ledger)
+        for frame in journal.replay(checkpoint.counters.sequence):
+            journal.ledger.restore(frame.meta, self._answer(frame))
 
     @classmethod
     def _open(cls, path: Path, log_directory: Path, durability: str) -> LiveVault:

@@ -5,7 +5,7 @@ commit), gets its sequence numbers in the order it was handed in, goes to the on
 order, and only then may be acknowledged. A group that cannot be written leaves no trace: the segment is
 cut back, the numbers are given to the next group, and each frame's writer gets the error.
 
-Segments are files named by their first sequence number; a new one begins at `segment_bytes`.
+Segments are files named by their first sequence number (`segments`); a new one begins at `segment_bytes`.
 """
 
 from __future__ import annotations
@@ -14,33 +14,22 @@ import errno
 import os
 import queue
 import threading
-import uuid
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
+from typing import TypeVar
 
-import msgspec
-
-from fbxcore.errors import DamagedError, DiskFullError, FbxError, StorageError
-from fbxcore.live.files import replace_file, sync_directory
-from fbxcore.live.frames import Frame, read_segment
+from fbxcore.errors import DiskFullError, FbxError, StorageError
+from fbxcore.live.frames import Frame
+from fbxcore.live.segments import Segment, identify, read_segments, sync_segments, write_all
 
 SEGMENT_BYTES = 64 << 20
 _GROUP_BYTES = 32 << 20
-_IOV_MAX = 512
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
+T = TypeVar("T")
 Failed = Callable[[FbxError], None]
-
-
-@dataclass
-class Segment:
-    """One file of the log, and what it holds."""
-
-    path: Path
-    first_sequence: int
-    next_sequence: int
-    end_position: int
-    num_bytes: int
+Entry = tuple[Frame, Failed] | Callable[[], None] | None
 
 
 class Log:
@@ -62,50 +51,43 @@ class Log:
         self.directory = directory
         self.durability = durability
         self.segment_bytes = segment_bytes
-        self.id = _identify(directory)
+        self.id = identify(directory)
         self.next_sequence = 1
         self.position = 0
+        self.written_bytes = 0  # since the start, for whoever wants to know how much is new
         self.segments: list[Segment] = []
         self._on_durable = on_durable
-        self._queue: queue.SimpleQueue[tuple[Frame, Failed] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Entry] = queue.SimpleQueue()
         self._file: int | None = None
         self._broken: StorageError | None = None
+        self._is_gap = False  # whether the next frame does not follow the last segment's
         self._lock = threading.Lock()  # over `segments` and `_file`, which `drop` touches from elsewhere
         self._thread: threading.Thread | None = None
 
-    def replay(self) -> list[Frame]:
-        """Return every intact frame on disk, oldest first, and cut off a torn tail.
+    def replay(
+        self, *, covered: int = 0, progress: Callable[[int, int], None] = lambda _done, _total: None
+    ) -> Iterator[Frame]:
+        """Yield every intact frame on disk, oldest first, and cut off a torn tail; to be read to its end.
+
+        Args:
+            covered: the last frame that the views hold without the log; up to there frames may be missing.
+            progress: told how many bytes of how many have been read.
 
         Raises:
             DamagedError: for a bad frame before the tail, or a missing segment.
         """
-        paths = sorted(self.directory.glob("*.log"))
-        frames: list[Frame] = []
-        for path in paths:
-            found, end = read_segment(path, is_last=path is paths[-1])
-            self._check_continuity(path, frames, found)
-            if end < path.stat().st_size:
-                os.truncate(path, end)
-            last = found[-1] if found else None
-            first = int(path.stem)
-            self.segments.append(
-                Segment(path, first, last.sequence + 1 if last else first, last.end if last else 0, end)
-            )
-            frames += found
-        if self.segments:
-            self.next_sequence = self.segments[-1].next_sequence
-        if frames:
-            self.position = frames[-1].end
-        return frames
+        for segment, frames in read_segments(self.directory, covered, progress):
+            self.segments.append(segment)
+            self.next_sequence = segment.next_sequence
+            for frame in frames:
+                self.position = frame.end
+                yield frame
 
     def start(self, *, next_sequence: int = 1, position: int = 0) -> None:
         """Begin to write, behind what was replayed and at least at what the views have applied."""
         if next_sequence > self.next_sequence:
-            # The views are ahead: what is left of the log was lost with the power, or already dropped.
-            for segment in self.segments:
-                segment.path.unlink()
-            self.segments.clear()
-            self.next_sequence = next_sequence
+            # The views are ahead: the end of the log was lost. What is left of it may hold experience.
+            self.next_sequence, self._is_gap = next_sequence, True
         self.position = max(position, self.position)
         self._thread = threading.Thread(target=self._run, name=f"log-{self.directory.name}", daemon=True)
         self._thread.start()
@@ -127,6 +109,20 @@ class Log:
             segment.path.unlink()
         return len(gone)
 
+    def set_durability(self, durability: str) -> Future[int]:
+        """Keep frames otherwise from the next one on; the future resolves to the last sequence before it.
+
+        Without durability nothing of the log is kept; with `fsync` all that was written before is synced.
+        """
+        return self._do(lambda: self._set_durability(durability))
+
+    def sync(self) -> None:
+        """Make what was written so far survive a power loss, which `os` does not do by itself."""
+        if self.durability == "os":
+            with self._lock:
+                segments = list(self.segments)
+            sync_segments(segments)
+
     @property
     def num_bytes(self) -> int:
         """Bytes of all segments."""
@@ -139,33 +135,53 @@ class Log:
             self._queue.put(None)
             self._thread.join()
             self._thread = None
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
+        self._close_file()
 
     # The log's thread
 
     def _run(self) -> None:
         running = True
         while running:
-            group, running = self._next_group()
+            group, follows = self._next_group()
             if group:
                 self._commit(group)
+            if callable(follows):
+                follows()
+            running = follows is not None
 
-    def _next_group(self) -> tuple[list[tuple[Frame, Failed]], bool]:
+    def _next_group(self) -> tuple[list[tuple[Frame, Failed]], Entry]:
+        """Return the frames that wait, and what else comes behind them: a call, None to stop, or nothing."""
         group: list[tuple[Frame, Failed]] = []
         size = 0
         entry = self._queue.get()
-        while entry is not None:
+        while isinstance(entry, tuple):
             group.append(entry)
             size += entry[0].num_bytes
-            if size >= _GROUP_BYTES:
-                return group, True
+            if size >= _GROUP_BYTES or self._queue.empty():
+                return group, _nothing
+            entry = self._queue.get()
+        return group, entry
+
+    def _do(self, call: Callable[[], T]) -> Future[T]:
+        """Make a call in the log's thread, behind the frames handed in so far."""
+        future: Future[T] = Future()
+
+        def run() -> None:
             try:
-                entry = self._queue.get_nowait()
-            except queue.Empty:
-                return group, True
-        return group, False
+                future.set_result(call())
+            except OSError as error:
+                future.set_exception(error if isinstance(error, FbxError) else _storage_error(error))
+
+        self._queue.put(run)
+        return future
+
+    def _set_durability(self, durability: str) -> int:
+        if durability == "fsync":
+            self.sync()
+        if durability == "none":
+            self._remove_segments()
+        self.durability = durability
+        return self.next_sequence - 1
 
     def _commit(self, group: list[tuple[Frame, Failed]]) -> None:
         sequence, position = self.next_sequence, self.position
@@ -190,13 +206,13 @@ class Log:
         try:
             with self._lock:
                 segment = self._current_segment()
-            parts = [part for frame in frames for part in frame.parts()]
-            written = _write_all(self._file, parts)
+            written = write_all(self._file, [part for frame in frames for part in frame.parts()])
+            if self.durability == "fsync":
+                self._sync()
         except OSError as error:
             self._cut_back()
-            raise _storage_error(error) from error
-        if self.durability == "fsync":
-            self._sync()
+            raise (error if isinstance(error, StorageError) else _storage_error(error)) from error
+        self.written_bytes += written
         with self._lock:
             segment.num_bytes += written
             segment.next_sequence, segment.end_position = frames[-1].sequence + 1, frames[-1].end
@@ -205,71 +221,56 @@ class Log:
         try:
             os.fdatasync(self._file)
         except OSError as error:
+            if error.errno in _FULL:
+                raise  # what did not fit is cut off, and what was synced before still is
             # After a failed sync the kernel may have dropped the pages: nothing more can be promised.
-            self._cut_back()
-            self._broken = StorageError(
-                f"The log must reach the disk, got {os.strerror(error.errno)}. Restart once the disk works."
-            )
+            self._break(error)
             raise self._broken from error
 
     def _current_segment(self) -> Segment:
-        if self.segments and self.segments[-1].num_bytes < self.segment_bytes:
+        if self.segments and self.segments[-1].num_bytes < self.segment_bytes and not self._is_gap:
             if self._file is None:
                 self._file = os.open(self.segments[-1].path, os.O_WRONLY | os.O_APPEND)
             return self.segments[-1]
-        return self._begin_segment()
+        self._close_file()
+        segment, self._file = Segment.begin(self.directory, self.next_sequence, self.position)
+        self.segments.append(segment)
+        self._is_gap = False
+        return segment
 
-    def _begin_segment(self) -> Segment:
+    def _cut_back(self) -> None:
+        """Take away what of a refused group was written."""
+        try:
+            if self._file is not None:
+                os.ftruncate(self._file, self.segments[-1].num_bytes)
+        except OSError as error:  # what comes next would stand behind half a frame
+            self._break(error)
+
+    def _break(self, error: OSError) -> None:
+        self._broken = StorageError(
+            f"The log must reach the disk, got {os.strerror(error.errno or 0)}. "
+            "Restart once the disk works."
+        )
+
+    def _remove_segments(self) -> None:
+        with self._lock:
+            self._close_file()
+            for segment in self.segments:
+                segment.path.unlink()
+            self.segments.clear()
+
+    def _close_file(self) -> None:
         if self._file is not None:
             os.close(self._file)
             self._file = None
-        path = self.directory / f"{self.next_sequence:020d}.log"
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
-        sync_directory(self.directory)
-        self.segments.append(Segment(path, self.next_sequence, self.next_sequence, self.position, 0))
-        return self.segments[-1]
-
-    def _cut_back(self) -> None:
-        if self.segments and self._file is not None:
-            os.ftruncate(self._file, self.segments[-1].num_bytes)
-
-    def _check_continuity(self, path: Path, before: list[Frame], found: list[Frame]) -> None:
-        expected = before[-1].sequence + 1 if before else int(path.stem)
-        for frame in found:
-            if frame.sequence != expected:
-                raise DamagedError(
-                    f"Log segment `{path.name}` must go on with frame {expected}, got {frame.sequence}. "
-                    "Restore the missing segment from a backup.",
-                    file=path.name,
-                )
-            expected += 1
 
 
-def _identify(directory: Path) -> str:
-    """Return the log's own id, made when its directory is."""
-    path = directory / "log.json"
-    if not path.exists():
-        directory.mkdir(parents=True, exist_ok=True)
-        replace_file(path, msgspec.json.encode({"format": 1, "id": uuid.uuid4().hex}))
-    return msgspec.json.decode(path.read_bytes())["id"]
-
-
-def _write_all(file: int, parts: list) -> int:
-    total = 0
-    for start in range(0, len(parts), _IOV_MAX):
-        waiting = [memoryview(part) for part in parts[start : start + _IOV_MAX] if len(part)]
-        while waiting:
-            count = os.writev(file, waiting)
-            total += count
-            while waiting and count >= len(waiting[0]):
-                count -= len(waiting.pop(0))
-            if waiting and count:
-                waiting[0] = waiting[0][count:]
-    return total
+def _nothing() -> None:
+    """What follows a group behind which nothing waits."""
 
 
 def _storage_error(error: OSError) -> StorageError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in _FULL:
         return DiskFullError(
             "The disk must have room for the log, got none. Free some space; nothing was added."
         )

@@ -7,7 +7,8 @@ of the log is applied as it was the first time. Priorities and counters therefor
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from fbxcore.errors import DamagedError
 from fbxcore.live.checkpoint import Checkpoint
 from fbxcore.live.engine import add_leaves, added_answer, apply_frames
-from fbxcore.live.frames import Frame, Kind
+from fbxcore.live.frames import HEADER_BYTES, Frame, Kind
 from fbxcore.live.journal import Journal
 from fbxcore.live.ring import Ring
 from fbxcore.spec import dtype_of
@@ -28,20 +29,24 @@ def restore_ring(
 ) -> None:
     """Restore a fresh ring and its journal from checkpoint, vault and log.
 
+    Args:
+        progress: told how many bytes of the log, of how many, are done.
+
     Raises:
         DamagedError: if timesteps the ring must hold are neither in the vault nor in the log.
     """
-    frames = journal.log.replay()
-    if checkpoint.counters.sequence:
-        _restore_checkpoint(ring, journal, checkpoint, frames)
     journal.ledger.load(checkpoint.ledger)
-    journal.replayed(frames)
-    later = [frame for frame in frames if frame.sequence > checkpoint.counters.sequence]
-    _replay(ring, journal, later, progress)
+    frames = journal.replay(checkpoint.counters.sequence, progress)
+    if checkpoint.counters.sequence:
+        frames = _restore_checkpoint(ring, journal, checkpoint, frames)
+    _replay(ring, journal, frames)
     _catch_up_with_vault(ring, journal)
 
 
-def _restore_checkpoint(ring: Ring, journal: Journal, checkpoint: Checkpoint, frames: list[Frame]) -> None:
+def _restore_checkpoint(
+    ring: Ring, journal: Journal, checkpoint: Checkpoint, frames: Iterator[Frame]
+) -> Iterator[Frame]:
+    """Restore what the checkpoint stands for; return the frames behind it."""
     counters = checkpoint.counters
     time_axis, rows = ring.layout.time_axis, ring.layout.rows
     start = max(counters.ring_start, counters.position - time_axis)
@@ -52,8 +57,12 @@ def _restore_checkpoint(ring: Ring, journal: Journal, checkpoint: Checkpoint, fr
     at = start
     if journal.persister is not None:
         at = _fill_from_vault(experience, journal, start, counters.position, counters.ring_start)
+    later: list[Frame] = []
     for frame in frames:
-        if frame.kind is Kind.ADD and frame.sequence <= counters.sequence and frame.end > at:
+        if frame.sequence > counters.sequence:
+            later.append(frame)
+            break
+        if frame.kind is Kind.ADD and frame.end > at:
             at = _fill_from_frame(experience, ring, frame, at, counters.ring_start)
     if at < counters.position:
         raise DamagedError(
@@ -62,12 +71,13 @@ def _restore_checkpoint(ring: Ring, journal: Journal, checkpoint: Checkpoint, fr
             file=journal.log.directory.name,
         )
     ring.restore(experience, checkpoint.bookkeeping, counters)
+    return itertools.chain(later, frames)
 
 
 def _fill_from_vault(
     experience: dict[str, np.ndarray], journal: Journal, start: int, stop: int, ring_start: int
 ) -> int:
-    """Copy what the vault holds of `[start, stop)`; return where the log must go on."""
+    """Copy what the vault holds of `[start, stop)`, a piece at a time; return where the log must go on."""
     stop = min(stop, journal.persister.applied.position)
     if stop <= start:
         return start
@@ -91,24 +101,28 @@ def _fill_from_frame(
 def _place(experience: dict[str, np.ndarray], leaves: dict[str, np.ndarray], step: int) -> None:
     """Write leaves `[B, K, ...]` into the slots of a ring, from timestep `step` on."""
     for name, ring in experience.items():
-        slots = (step + np.arange(leaves[name].shape[1])) % ring.shape[1]
-        ring[:, slots] = leaves[name]
+        length = ring.shape[1]
+        new = leaves[name][:, -length:]
+        slot = (step + leaves[name].shape[1] - new.shape[1]) % length
+        ahead = min(new.shape[1], length - slot)
+        ring[:, slot : slot + ahead] = new[:, :ahead]
+        ring[:, : new.shape[1] - ahead] = new[:, ahead:]
 
 
-def _replay(ring: Ring, journal: Journal, frames: list[Frame], progress: Callable[[int, int], None]) -> None:
+def _replay(ring: Ring, journal: Journal, frames: Iterator[Frame]) -> None:
     """Apply frames as they were the first time, adds joined where they stand side by side."""
-    done = 0
-    if frames:
-        _begin_where_the_log_begins(ring, frames[0])
+    is_first = True
     for group in _groups(frames):
+        if is_first:
+            _check_that_it_goes_on(ring, group[0])
+            is_first = False
         position = ring.position
         for frame in group:
+            journal.log.written_bytes += frame.num_bytes + HEADER_BYTES
             if frame.kind is Kind.ADD:
                 position += frame.steps
                 journal.ledger.restore(frame.meta, added_answer(ring, frame, position))
         apply_frames(ring, group)
-        done += len(group)
-        progress(done, len(frames))
 
 
 def _catch_up_with_vault(ring: Ring, journal: Journal) -> None:
@@ -123,23 +137,25 @@ def _catch_up_with_vault(ring: Ring, journal: Journal) -> None:
     ring.counters = replace(ring.counters, sequence=max(ring.counters.sequence, applied.sequence))
 
 
-def _begin_where_the_log_begins(ring: Ring, first: Frame) -> None:
-    if ring.counters.position != first.position:
+def _check_that_it_goes_on(ring: Ring, first: Frame) -> None:
+    counters = ring.counters
+    if (counters.sequence + 1, counters.position) != (first.sequence, first.position):
         raise DamagedError(
-            f"The log must go on at timestep {ring.counters.position}, got {first.position}. "
-            "Restore its first segments from a backup."
+            f"The log must go on with frame {counters.sequence + 1} at timestep {counters.position}, got "
+            f"frame {first.sequence} at {first.position}. Restore its first segments from a backup."
         )
 
 
-def _groups(frames: list[Frame]) -> list[list[Frame]]:
-    groups: list[list[Frame]] = []
+def _groups(frames: Iterator[Frame]) -> Iterator[list[Frame]]:
+    """Yield adds that stand side by side together, up to a bound, and every other frame alone."""
+    group: list[Frame] = []
     steps = 0
     for frame in frames:
-        joins = groups and frame.kind is Kind.ADD and groups[-1][0].kind is Kind.ADD
-        if joins and steps + frame.steps <= _JOIN_STEPS:
-            groups[-1].append(frame)
-            steps += frame.steps
-        else:
-            groups.append([frame])
-            steps = frame.steps
-    return groups
+        joins = group and frame.kind is Kind.ADD and group[0].kind is Kind.ADD
+        if group and not (joins and steps + frame.steps <= _JOIN_STEPS):
+            yield group
+            group, steps = [], 0
+        group.append(frame)
+        steps += frame.steps
+    if group:
+        yield group

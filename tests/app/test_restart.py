@@ -157,6 +157,31 @@ def test_one_damaged_buffer_leaves_the_others_alone(copied: Path) -> None:
         assert api.post(BUFFERS, json=buffer_body("alone")).status_code == 201
 
 
+@pytest.mark.parametrize("file", ["config.json", "checkpoint.safetensors", "log/log.json", "log/*.log"])
+def test_a_flipped_bit_in_any_file_of_a_buffer_is_listed_with_its_sentence(tmp_path: Path, file: str) -> None:
+    """The service runs, the buffer says which file is not as it was written, and the others go on."""
+    data = tmp_path / "data"
+    with serve(data) as api:
+        for name in ("alone", "other"):
+            api.post(BUFFERS, json=buffer_body(name))
+            for at in (0, 12):
+                send(api, f"{BUFFERS}/{name}/experience", steps(2, 12, start=at))
+    (path,) = (data / "buffers/alone").glob(file)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3] ^= 1
+    path.write_bytes(content)
+
+    with serve(data) as api:
+        problem = assert_refused(api.get(f"{BUFFERS}/alone"), 409, "damaged", path.name)
+        listed = {item["name"]: item for item in api.get(BUFFERS).json()["items"]}
+        assert (listed["alone"]["state"], listed["other"]["state"]) == ("damaged", "open")
+        assert listed["alone"]["error"] == problem["detail"]
+        assert path.name in problem["detail"] and problem["file"] == path.name
+        assert send(api, f"{BUFFERS}/other/experience", steps(2, 1)).status_code == 201
+        assert api.get(f"{BUFFERS}/other/sample").status_code == 200
+    assert path.read_bytes() == content
+
+
 def harm(vault: Path, how: str) -> None:
     """Damage a vault's directory."""
     match how:
@@ -243,7 +268,7 @@ def test_a_buffer_that_replays_is_starting_until_it_is_there(
     monkeypatch.setattr(LiveBuffer, "open", classmethod(slow))
     with serve(copied, start_wait_s=0) as api:
         problem = assert_refused(api.get(f"{BUFFERS}/alone/sample"), 503, "starting", "3 of 10")
-        assert problem["progress"] == {"done": 3, "total": 10, "unit": "frames"}
+        assert problem["progress"] == {"done": 3, "total": 10, "unit": "bytes"}
         assert api.get(f"{BUFFERS}/alone").headers["retry-after"] == "1"
         assert api.get("/readyz").status_code == 503
         assert api.get("/readyz").json()["progress"]["alone"] == {"done": 3, "total": 10}

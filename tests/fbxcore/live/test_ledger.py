@@ -1,6 +1,7 @@
 """Each request counts once, whatever is repeated and in whatever order."""
 
 import asyncio
+import time
 
 import pytest
 
@@ -18,7 +19,7 @@ def identity(key=None, body="a", writer=None, sequence=None):
 def begin(ledger, **who):
     """Note a new request and return the future of its answer."""
     future = asyncio.get_running_loop().create_future()
-    ledger.begin(future, **identity(**who))
+    ledger.begin(future, time.time(), **identity(**who))
     return future
 
 

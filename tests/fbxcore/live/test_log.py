@@ -17,7 +17,7 @@ def write(directory, frames, **options):
     """Write frames through a log and return those it called durable."""
     durable, failures = [], []
     log = Log(directory, durable.append, **options)
-    log.replay()
+    list(log.replay())
     log.start()
     for frame in frames:
         log.append(frame, failures.append)
@@ -125,7 +125,7 @@ def test_segments_go_only_below_both_marks(tmp_path):
     for body in BODIES[:4]:
         write(tmp_path, adds([body]), segment_bytes=1)
     log = Log(tmp_path, lambda frame: None, segment_bytes=1)
-    log.replay()
+    list(log.replay())
 
     assert log.drop(below_sequence=3, below_position=0) == 0
     assert log.drop(below_sequence=3, below_position=4) == 2
