@@ -6,6 +6,7 @@ import importlib
 from typing import Any
 
 _MODULES = (
+    "episode_buffer",
     "flat_buffer",
     "item_buffer",
     "mixer",

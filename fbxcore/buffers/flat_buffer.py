@@ -42,11 +42,6 @@ def add(state: BufferState, batch: Experience, *, missing_axes: tuple[int, ...],
     return add_rows(state, batch)
 
 
-def missing_axes(*, has_rows: bool, has_time: bool) -> tuple[int, ...]:
-    """Return which of the axes `[B, K]` a batch leaves out."""
-    return tuple(axis for axis, has_it in enumerate((has_rows, has_time)) if not has_it)
-
-
 def sample(state: TrajectoryBufferState, rng_key: PRNGKey, batch_size: int) -> TransitionSample:
     """Draw transitions with equal chances."""
     pairs = trajectory_buffer.read_drawn(state, rng_key, batch_size, 2, 1)
@@ -107,9 +102,10 @@ def make_flat_buffer(
         ),
         add=functools.partial(
             add,
-            missing_axes=missing_axes(has_rows=add_batch_size is not None, has_time=add_sequences),
+            missing_axes=layout.missing_axes,
             add_rows=trajectory_buffer.add,
         ),
         sample=functools.partial(sample, batch_size=layout.sample_batch_size),
         can_sample=functools.partial(trajectory_buffer.can_sample, min_length_time_axis=layout.min_time_axis),
+        layout=layout,
     )

@@ -97,4 +97,5 @@ def make_item_buffer(
         ),
         sample=functools.partial(sample, batch_size=layout.sample_batch_size),
         can_sample=functools.partial(trajectory_buffer.can_sample, min_length_time_axis=layout.min_time_axis),
+        layout=layout,
     )

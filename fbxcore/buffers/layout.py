@@ -97,6 +97,7 @@ class Layout:
     items: bool  # given and sampled as [N, ...], in one row
     flat: bool  # sampled as experience.first and experience.second
     independent: bool = False  # each row advances on its own, in runs that no item leaves
+    missing_axes: tuple[int, ...] = ()  # which of the axes [B, K] a batch given to a flat face leaves out
     warnings: tuple[str, ...] = ()
 
     @property
@@ -229,8 +230,14 @@ def _flat_layout(kind: str, given: dict[str, Any]) -> Layout:
         priority_exponent=_priority_exponent(given),
         items=False,
         flat=True,
+        missing_axes=_missing_axes(given),
         warnings=(*warnings, *_device_warnings(given)),
     )
+
+
+def _missing_axes(given: dict[str, Any]) -> tuple[int, ...]:
+    is_given = (given["add_batch_size"] is not None, given["add_sequences"])
+    return tuple(axis for axis, has_it in enumerate(is_given) if not has_it)
 
 
 def _item_layout(kind: str, given: dict[str, Any]) -> Layout:

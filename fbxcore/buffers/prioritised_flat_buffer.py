@@ -86,8 +86,7 @@ def make_prioritised_flat_buffer(
     )
     _checks.warn(layout.warnings)
     buffer = prioritised_trajectory_buffer.buffer_of(layout, _checks.check_device(device))
-    axes = flat_buffer.missing_axes(has_rows=add_batch_size is not None, has_time=add_sequences)
     return buffer.replace(
-        add=functools.partial(flat_buffer.add, missing_axes=axes, add_rows=buffer.add),
+        add=functools.partial(flat_buffer.add, missing_axes=layout.missing_axes, add_rows=buffer.add),
         sample=functools.partial(sample, batch_size=layout.sample_batch_size),
     )

@@ -303,4 +303,5 @@ def buffer_of(layout: Layout, device: str) -> PrioritisedTrajectoryBuffer:
         set_priorities=functools.partial(
             _set_sampled, priority_exponent=layout.priority_exponent, device=device, **sequences
         ),
+        layout=layout,
     )

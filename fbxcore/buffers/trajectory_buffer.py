@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import field
 from typing import TypeVar
 
 import jax
@@ -21,7 +22,7 @@ import jax.numpy as jnp
 
 from fbxcore import _checks, _ring, utils
 from fbxcore.buffers import items
-from fbxcore.buffers.layout import Grid, layout_of
+from fbxcore.buffers.layout import Grid, Layout, layout_of
 from fbxcore.buffers.pytree import Fields, pytree, record
 from fbxcore.types import Array, Experience, PRNGKey
 
@@ -63,7 +64,7 @@ def empty_rows(timestep: Experience, rows: int, time_axis: int) -> Experience:
 
     def empty(leaf: Array) -> Array:
         leaf = jnp.empty_like(leaf)
-        return jnp.broadcast_to(leaf, (rows, time_axis, *leaf.shape))
+        return jnp.zeros((rows, time_axis, *leaf.shape), leaf.dtype)  # of a fixed dtype, unlike a number
 
     return jax.tree.map(empty, timestep)
 
@@ -137,6 +138,7 @@ class TrajectoryBuffer(Fields):
     add: Callable[[TrajectoryBufferState, Experience], TrajectoryBufferState]
     sample: Callable[[TrajectoryBufferState, PRNGKey], TrajectoryBufferSample]
     can_sample: Callable[[TrajectoryBufferState], Array]
+    layout: Layout | None = field(default=None, kw_only=True)  # what its arguments came to
 
 
 def make_trajectory_buffer(
@@ -197,4 +199,5 @@ def make_trajectory_buffer(
             period=layout.period,
         ),
         can_sample=functools.partial(can_sample, min_length_time_axis=layout.min_time_axis),
+        layout=layout,
     )

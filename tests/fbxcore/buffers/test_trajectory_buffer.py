@@ -111,7 +111,7 @@ def test_no_sequence_joins_what_was_not_consecutive_in_the_whole_grid(kind, k, l
 
 
 def test_an_add_is_traced_once(timestep, steps):
-    """Twenty adds of one length, through a wrap, trace once."""
+    """Twenty adds of one length, through a wrap, trace once, also where a leaf was given as a number."""
     buffer = fbx.make_trajectory_buffer(**ARGUMENTS)
     traced = []
 
@@ -120,7 +120,7 @@ def test_an_add_is_traced_once(timestep, steps):
         traced.append(1)
         return buffer.add(state, batch)
 
-    state = buffer.init(timestep)
+    state = buffer.init({**timestep, "count": 0})
     for turn in range(20):
         state = add(state, steps(turn * 4, (3, 4)))
 
