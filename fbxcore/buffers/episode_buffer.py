@@ -208,7 +208,8 @@ def _with_items(plan: Plan, tree: sum_tree.SumTreeState, current_index: Array, s
     """Give items that new timesteps complete the greatest weight so far, and those they break weight 0.
 
     Counted from the write index, the kth new timestep completes the item that starts at k + 1 - needed,
-    if all of it is of one episode; items that start at the last `needed - 1` are not complete.
+    if all of it is of one episode; items that start at the last `needed - 1` are not complete. Where a
+    start was overwritten by the same add, its slot comes again further on, and the last change wins.
     """
     rows, num = steps.shape
     needed, time_axis = plan.needed, plan.layout.time_axis
@@ -222,9 +223,8 @@ def _with_items(plan: Plan, tree: sum_tree.SumTreeState, current_index: Array, s
         into = steps[row, jnp.minimum(k, num - 1)] - needed
         is_item = completes & (into >= 0) & (into % plan.layout.period == 0)
         start = jnp.where(completes, k + 1 - needed, 2 * num - 1 - k)
-        is_held = start >= num - time_axis
         slot = (current_index + start + time_axis) % time_axis
-        return row * time_axis + slot, jnp.where(is_item, greatest, 0.0), is_held
+        return row * time_axis + slot, jnp.where(is_item, greatest, 0.0), k >= 0
 
     operands = (tree.max_recorded_priority, current_index, steps)
     return sum_tree.set_each(tree, change_of, rows * changes, *operands, device=jax.default_backend())
