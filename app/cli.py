@@ -127,6 +127,9 @@ def gc(
     older_than: Annotated[
         float | None, typer.Option(min=0, help="Versions younger than so many days stay.")
     ] = None,
+    retain_steps: Annotated[
+        int | None, typer.Option(min=1, help="The newest so many timesteps stay; older ones are given back.")
+    ] = None,
     grace: Annotated[float, typer.Option(min=0, help="Seconds for which what was in use stays.")] = 900.0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Delete nothing, say what would go.")] = False,
     data: Data = None,
@@ -139,7 +142,10 @@ def gc(
     Versions go only with --keep or --older-than (with both, only where both allow it), never those that
     have a tag, and never the newest.
     """
-    limits = {"keep": keep, "older_than_days": older_than, "grace_s": grace, "dry_run": dry_run}
+    limits = {
+        "keep": keep, "older_than_days": older_than, "retain_steps": retain_steps, "grace_s": grace,
+        "dry_run": dry_run,
+    }  # fmt: skip
     if url is None and _holder(data) is None:
         swept = _gc_files(data, names or [], limits)
     else:
@@ -156,7 +162,7 @@ def _gc_files(data: Path | None, names: list[str], limits: dict[str, Any]) -> li
     from app.services import offline, sweeps
     from fbxcore.vault.retention import Retention
 
-    retention = Retention(limits["keep"], limits["older_than_days"])
+    retention = Retention(limits["keep"], limits["older_than_days"], limits["retain_steps"])
     asked = sweeps.Asked(retention, limits["grace_s"], limits["dry_run"])
     with _progress() as step:
         return offline.sweep_all(_data(data), names, asked, step)
@@ -308,7 +314,8 @@ def _address(url: str | None) -> str:
 _BUFFER_COLUMNS = ("name", "kind", "size", "capacity", "added", "sampled", "persist_to", "error")
 _VAULT_COLUMNS = ("vault_name", "vault_uid", "rows", "length", "pending", "versions", "tags", "error")
 _SWEPT_COLUMNS = (
-    "vault", "deleted_versions", "files", "bytes", "waiting_bytes", "live_bytes", "disk_bytes", "error",
+    "vault", "deleted_versions", "freed_steps", "files", "bytes", "waiting_bytes", "live_bytes", "disk_bytes",
+    "error",
 )  # fmt: skip
 _VERIFIED_COLUMNS = ("vault", "is_whole", "length", "versions", "findings")
 _VERSION_COLUMNS = ("version", "length", "created_at", "tags", "message", "digest")

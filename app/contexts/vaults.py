@@ -228,8 +228,17 @@ class Asked:
     leaves: tuple[str, ...] = ()
 
 
-def asked(*, ref: str, start: int, stop: int | None, row: int, leaves: tuple[str, ...]) -> Asked:
-    """The slice of a URL, cut to what one page shows."""
+def asked(
+    vault: Mapping[str, Any],
+    *,
+    ref: str,
+    start: int | None,
+    stop: int | None,
+    row: int,
+    leaves: tuple[str, ...],
+) -> Asked:
+    """The slice of a URL, cut to what one page shows; it begins with the oldest step there is."""
+    start = vault["first"] if start is None else start
     stop = start + PAGE if stop is None else min(stop, start + MOST)
     return Asked(ref, start, stop, row, leaves)
 
@@ -253,7 +262,7 @@ def version_row(version: Mapping[str, Any], tags: Mapping[str, Any], asked: Aske
 
 def slice_table(
     arrays: Mapping[str, np.ndarray], spec: Mapping[str, Any], asked: Asked, *,
-    length: int, rows: int, api: str, error: str = "",
+    length: int, rows: int, api: str, first: int = 0, error: str = "",
 ) -> SliceTable:  # fmt: skip
     """The table of a slice `[1, t, …]` of one row, with where to go from here."""
     flat = snippets.spec_of(spec)
@@ -275,16 +284,17 @@ def slice_table(
     return SliceTable(
         columns, lines, asked.start, max(stop, asked.stop), asked.row, rows - 1, asked.ref,
         [LeafChoice(name, name in chosen) for name in flat], text,
-        _page_href(asked, asked.start - PAGE, length), _page_href(asked, stop, length) if steps else "",
+        _page_href(asked, asked.start - PAGE, length, first),
+        _page_href(asked, stop, length) if steps else "",
         _downloads(api, query) if steps else [], query, error,
     )  # fmt: skip
 
 
-def _page_href(asked: Asked, start: int, length: int) -> str:
+def _page_href(asked: Asked, start: int, length: int, first: int = 0) -> str:
     """Another page of the same slice; empty where there is none."""
-    if start >= length or start <= -PAGE:
+    if start >= length or start <= first - PAGE:
         return ""
-    start = max(start, 0)
+    start = max(start, first)
     query = {"ref": asked.ref, "start": start, "stop": start + PAGE, "row": asked.row, "leaf": asked.leaves}
     return f"?{urlencode(query, doseq=True)}#slice"
 
@@ -383,6 +393,7 @@ def _facts(vault: Mapping[str, Any]) -> list[Fact]:
     found = [
         Fact("Recorded by", str(vault["buffer"]), "a live buffer") if vault.get("buffer") else None,
         Fact("Frames per second", f"{vault['fps']:g}") if vault.get("fps") else None,
+        Fact("Oldest step", f"{vault['first']:,}", "older ones were freed") if vault.get("first") else None,
         Fact("Changed", changed.text, changed.ago) if changed else None,
         *_neighbours(vault),
     ]

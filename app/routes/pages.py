@@ -191,7 +191,7 @@ async def show_vault(
     vault_name: str,
     vault_uid: str,
     ref: Text = "head",
-    start: Annotated[int, Query(ge=0, le=MAX_STEP)] = 0,
+    start: Annotated[int | None, Query(ge=0, le=MAX_STEP)] = None,
     stop: Annotated[int | None, Query(ge=0, le=MAX_STEP)] = None,
     row: Annotated[int, Query(ge=0)] = 0,
     leaf: Annotated[list[str] | None, Query(max_length=256)] = None,
@@ -201,7 +201,7 @@ async def show_vault(
     """Show one vault, its versions, and a slice as a table."""
     entry, as_json = await _find_vault(deck, vault_name, vault_uid)
     shown = await vaults.show(deck, entry)
-    asked = vault_contexts.asked(ref=ref, start=start, stop=stop, row=row, leaves=tuple(leaf or ()))
+    asked = vault_contexts.asked(shown, ref=ref, start=start, stop=stop, row=row, leaves=tuple(leaf or ()))
     address = quote(shown["url"], safe="~%/").split("/")
     api = request.url_for("show_vault", vault_name=address[0], vault_uid=address[1]).path
     table = await _slice_table(deck, entry, shown, asked, api)
@@ -254,15 +254,16 @@ async def _slice_table(
         ref=asked.ref, start=asked.start, stop=asked.stop, step=None, timesteps=None, percentiles=None,
         rows=f"{asked.row}:{asked.row + 1}", leaves=",".join(asked.leaves) or None,
     )  # fmt: skip
-    error, arrays, length = "", {}, shown["length"]
+    error, arrays, length, first = "", {}, shown["length"], shown["first"]
     try:
         found = await slices.resolve(deck, entry, query)
         arrays = await slices.read(deck, entry, found)
-        length = found.version.length if found.version else entry.facts.length
+        of = found.version or entry.facts
+        length, first = of.length, of.first
     except FbxError as refused:
         error = str(refused)
     return vault_contexts.slice_table(
-        arrays, shown["spec"], asked, length=length, rows=shown["rows"], api=api, error=error
+        arrays, shown["spec"], asked, length=length, rows=shown["rows"], api=api, first=first, error=error
     )
 
 

@@ -86,7 +86,7 @@ async def sweep_vault(
 ) -> Response:
     """Delete what no version and no reader needs any more, or only say how many bytes that is."""
     given = given or VaultSweep()
-    retention = Retention(given.keep, given.older_than_days)
+    retention = Retention(given.keep, given.older_than_days, given.retain_steps)
     return Json(await sweeps.run(deck, vault, sweeps.Asked(retention, given.grace_s, dry_run)))
 
 

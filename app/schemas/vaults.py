@@ -38,11 +38,19 @@ class VaultCreate(Strict):
 
 
 class RetentionFields(Strict):
-    """Which versions may go: those that all limits given allow, never tagged ones or the newest."""
+    """Which versions may go: those that all limits given allow, never tagged ones or the newest.
+
+    And how many timesteps stay outside of versions."""
 
     keep: int | None = Field(None, ge=1, description="The newest so many versions stay.")
     older_than_days: float | None = Field(
         None, ge=0, le=36_500, allow_inf_nan=False, description="Versions younger than this stay."
+    )
+    retain_steps: int | None = Field(
+        None,
+        ge=1,
+        description="The newest so many timesteps stay, at least; older ones are given back in blocks of "
+        "1,024, save in versions.",
     )
 
 
@@ -144,6 +152,7 @@ class Swept(BaseModel):
 
     vault: str
     deleted_versions: list[int]
+    freed_steps: int = Field(description="Timesteps given back; a preview does not count their bytes.")
     files: int
     bytes: int = Field(description="Given back now.")
     waiting_bytes: int = Field(description="Needed by nothing, and kept until the grace time is over.")
@@ -198,6 +207,7 @@ class VersionPublic(BaseModel):
     version: int
     generation: int
     length: int
+    first: int = Field(description="The oldest timestep that was still there.")
     rows: int
     digest: str
     created_at: str

@@ -109,6 +109,7 @@ def look_into(place: Place) -> Facts:
                 retention=retention_of(reader),
                 is_ours=reader.get(COMMIT_KEY) == b"%d" % reader.generation,
                 continued_in=continued_in(reader),
+                first=reader.first,
             )
     except FbxError as error:
         return Facts(fingerprint, _updated_at(place.path), error=error)

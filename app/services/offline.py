@@ -8,10 +8,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from app.services.files import find_buffers
 from app.services.folders import Place, find_places
 from app.services.lock import DataLock
 from app.services.sweeps import Asked, sweep_vault
 from fbxcore.errors import FbxError, NotFoundError
+from fbxcore.vault.rollover import uids_of
 from fbxcore.vault.store import VaultWriter
 from fbxcore.vault.verify import verify
 
@@ -48,16 +50,31 @@ def sweep_all(data: Path, names: Sequence[str], asked: Asked, step: Step) -> lis
     """Sweep vaults of ours on a data directory that nobody serves; one that cannot be swept says why."""
     swept = []
     with held(data):
+        needed = dict(_needed(data))
         for place in choose(data, None, names):
             try:
                 with VaultWriter.open(place.path) as writer:
                     found = sweep_vault(
-                        writer, place.catalog, asked, progress=lambda *at, key=place.key: step(key, *at)
+                        writer,
+                        place.catalog,
+                        asked,
+                        needed=needed.get(place.path, 0),
+                        progress=lambda *at, key=place.key: step(key, *at),
                     )
             except FbxError as error:
                 found = {"error": str(error)}
             swept.append({"vault": place.key, **found})
     return swept
+
+
+def _needed(data: Path) -> Iterator[tuple[Path, int]]:
+    """Yield the vaults that buffers are refilled from, and how many timesteps of each they may need."""
+    for _, config in find_buffers(data):
+        if isinstance(config, FbxError) or config.persist_to is None:
+            continue
+        path = data / "vaults" / config.persist_to
+        for uid in uids_of(path):
+            yield path.with_name(uid), config.layout.time_axis
 
 
 def verify_all(

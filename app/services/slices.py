@@ -76,6 +76,7 @@ async def find(deck: Deck, entry: VaultEntry, asked: Asked, *, commits: bool = T
     facts = entry.facts
     steps = resolve_slice(
         version.length if version else facts.length,
+        first=version.first if version else facts.first,
         start=asked.start,
         stop=asked.stop,
         step=asked.step,

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.services import mirror, vaults
+from app.services import chains, mirror, vaults
 from app.services.deck import Deck, VaultEntry
 from fbxcore.errors import ConflictError
+from fbxcore.vault.freeing import free
 from fbxcore.vault.retention import Retention, retention_of
 from fbxcore.vault.store import VaultReader, VaultWriter
 from fbxcore.vault.sweep import GRACE_S, sweep
@@ -38,8 +39,9 @@ async def run(deck: Deck, entry: VaultEntry, asked: Asked) -> dict[str, Any]:
     vaults.check_ours(entry)
     await _check_records(deck, entry)
     place, reading = entry.place, list(entry.reading)
+    needed = _steps_of_the_ring(deck, entry)
     swept = await vaults.with_writer(
-        deck, entry, lambda writer: sweep_vault(writer, place.catalog, asked, reading=reading)
+        deck, entry, lambda writer: sweep_vault(writer, place.catalog, asked, reading=reading, needed=needed)
     )
     await deck.refresh(entry, anyway=True)
     return {"vault": place.key, **swept}
@@ -60,15 +62,23 @@ def sweep_vault(
     asked: Asked,
     *,
     reading: Sequence[int] = (),
+    needed: int = 0,
     progress: Progress = lambda *_: None,
 ) -> dict[str, Any]:
-    """Delete what retention lets go, sweep, and say what came of it."""
+    """Delete what retention lets go, sweep, and say what came of it.
+
+    Args:
+        needed: the newest so many timesteps stay, whatever retention says: a buffer is refilled from them.
+    """
     with VaultReader.open(writer.path) as reader:
         history, live_bytes = read_history(reader, catalog), reader.live_bytes
-        own = retention_of(reader)
-    expired = (asked.retention or own).expired(history.versions, history.tags, time.time())
+        limits = asked.retention or retention_of(reader)
+    expired = limits.expired(history.versions, history.tags, time.time())
     if expired and not asked.dry_run:
         delete_versions(writer, catalog, [version.number for version in expired])
+    freed_steps = 0
+    if limits.retain_steps is not None:
+        freed_steps = free(writer, max(limits.retain_steps, needed), dry_run=asked.dry_run)
     swept = sweep(
         writer,
         catalog,
@@ -80,6 +90,7 @@ def sweep_vault(
     )
     return {
         "deleted_versions": [version.number for version in expired],
+        "freed_steps": freed_steps,
         "files": swept.files,
         "bytes": swept.bytes,
         "waiting_bytes": swept.waiting_bytes,
@@ -87,6 +98,12 @@ def sweep_vault(
         "disk_bytes": swept.disk_bytes,
         "dry_run": swept.dry_run,
     }
+
+
+def _steps_of_the_ring(deck: Deck, entry: VaultEntry) -> int:
+    """Return how many timesteps of a vault a buffer may need after a restart."""
+    owner = deck.owners.get(chains.newest(deck, entry).place.key)
+    return 0 if owner is None else deck.buffer(owner).layout.time_axis
 
 
 async def _check_records(deck: Deck, entry: VaultEntry) -> None:

@@ -107,6 +107,7 @@ class Vault:
         *,
         keep: int | None = None,
         older_than_days: float | None = None,
+        retain_steps: int | None = None,
         grace_s: float = 900,
         dry_run: bool = False,
     ) -> dict[str, Any]:
@@ -115,10 +116,17 @@ class Vault:
         Args:
             keep: the newest so many versions stay; with `older_than_days`, younger ones too. Tagged ones
                 always stay, and all of them where neither is given.
+            retain_steps: the newest so many timesteps stay, at least; older ones are given back in blocks
+                of 1,024, save in versions.
             grace_s: what was in use less than this ago stays, so that readers go on.
             dry_run: delete nothing.
         """
-        content = {"keep": keep, "older_than_days": older_than_days, "grace_s": grace_s}
+        content = {
+            "keep": keep,
+            "older_than_days": older_than_days,
+            "retain_steps": retain_steps,
+            "grace_s": grace_s,
+        }
         return self._json("POST", "gc", content=content, query={"dry_run": dry_run})
 
     def delete(self, *, dry_run: bool = False) -> dict[str, Any]:

@@ -24,8 +24,10 @@ DURABILITIES = {
     "none": "Nothing survives the end of the server but what was committed to a vault.",
 }
 _KINDS = tuple(ARGUMENTS)
-_LATER_FIELDS = ("retain_steps", "retention", "idle_end_s", "max_times_sampled")
-_FIELDS = ("name", "kind", "spec", "writers", "persist_to", "durability", "rate_limiter", "from")
+_LATER_FIELDS = ("retention", "idle_end_s", "max_times_sampled")
+_FIELDS = (
+    "name", "kind", "spec", "writers", "persist_to", "durability", "rate_limiter", "retain_steps", "from",
+)  # fmt: skip
 _FROM = {"vault": str, "ref": (str, int), "start": int, "stop": int, "timesteps": int, "percentiles": list}
 FILE = "config.json"
 MAX_SAMPLE_BYTES = 1 << 30
@@ -44,6 +46,7 @@ class BufferConfig:
     durability: str = "fsync"
     writers: str = "lockstep"
     rate_limiter: LimiterConfig | None = None
+    retain_steps: int | None = None  # of its vault: the newest so many stay
     source: Mapping[str, Any] | None = None  # `from`: the timesteps of a vault it began with
     created_at: float = field(default_factory=time.time, compare=False)
 
@@ -73,6 +76,7 @@ class BufferConfig:
             durability=_durability(given.get("durability", "fsync")),
             writers=_writers(given.get("writers", "lockstep")),
             rate_limiter=LimiterConfig.parse(given.get("rate_limiter")),
+            retain_steps=_retain_steps(given.get("retain_steps"), given.get("persist_to")),
             source=_source(given.get("from")),
         )
         return config.checked()
@@ -122,6 +126,7 @@ class BufferConfig:
             "persist_to": self.persist_to,
             "durability": self.durability,
             "rate_limiter": limiter,
+            "retain_steps": self.retain_steps,
         } | ({} if self.source is None else {"from": dict(self.source)})
 
     def differences(self, other: BufferConfig) -> dict[str, dict[str, Any]]:
@@ -192,6 +197,21 @@ def _persist_to(path: Any) -> str | None:
             f"`persist_to` must be `vault_name/vault_uid`, got {str(path)[:200]!r}.", loc=("persist_to",)
         )
     return path
+
+
+def _retain_steps(steps: Any, persist_to: Any) -> int | None:
+    if steps is None:
+        return None
+    if type(steps) is not int or steps < 1:
+        raise InvalidArgumentError(
+            f"`retain_steps` must be at least 1, got {steps!r:.80}.", loc=("retain_steps",)
+        )
+    if persist_to is None:
+        raise InvalidArgumentError(
+            f"`retain_steps` must come with `persist_to`, the vault that keeps them, got {steps} alone.",
+            loc=("retain_steps",),
+        )
+    return steps
 
 
 def _source(given: Any) -> Mapping[str, Any] | None:

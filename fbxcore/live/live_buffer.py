@@ -45,6 +45,7 @@ from fbxcore.live.ring import Ring, Room, new_room
 from fbxcore.live.timeseries import Timeseries
 from fbxcore.live.vaults import open_vault
 from fbxcore.types import Leaves
+from fbxcore.vault.retention import retain_steps
 from fbxcore.vault.store import VaultWriter
 
 _log = logging.getLogger("flashdeck")
@@ -122,6 +123,8 @@ class LiveBuffer:
             checkpoint = Checkpoint.load(self.directory, self._journal.log.id)
             restore_ring(self._ring, self._journal, checkpoint, progress)
             self._note_lost_end()
+            if is_new and self.config.retain_steps is not None:
+                retain_steps(writer, self.config.retain_steps)
             if is_new:
                 for warm_up in self._ring.warm_ups():
                     warm_up(self._ring)

@@ -30,7 +30,7 @@ def open_vault(config: BufferConfig, vaults: Path) -> VaultWriter | None:
     try:
         writer = VaultWriter.open(newest_of(vaults / config.persist_to))
     except NotFoundError:
-        return VaultWriter.create(vaults / config.persist_to, config.spec, rows=rows)
+        writer = VaultWriter.create(vaults / config.persist_to, config.spec, rows=rows)
     if _plain(writer.spec) != _plain(config.spec) or writer.rows != rows:
         writer.close()
         raise ConflictError(

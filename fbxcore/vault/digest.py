@@ -2,7 +2,8 @@
 
 SHA-256 over a line of JSON (rows, length, and each leaf's name, shape and dtype) and then, leaf by leaf
 in sorted order, over the SHA-256 of each block of 1,024 timesteps `[B, ≤1024, ...]`, little-endian and
-in C order; the last block of a leaf may be shorter.
+in C order; the last block of a leaf may be shorter. Where the oldest blocks were given back, the line says
+which timestep is the `first`, and they are left out.
 
 Finished blocks are kept in the catalog under stamps of the chunks they were read from. A stamp says in
 which file and where a chunk's bytes lie, and such bytes never change, so a block that was overwritten is
@@ -40,7 +41,9 @@ def digest(reader: VaultReader, catalog: Path | None = None) -> str:
     """
     known = _load(catalog)
     leaves = [[name, list(leaf.shape), leaf.dtype] for name, leaf in sorted(reader.spec.items())]
-    head = {"leaves": leaves, "length": reader.length, "rows": reader.rows}
+    head: dict[str, Any] = {"leaves": leaves, "length": reader.length, "rows": reader.rows}
+    if reader.first:
+        head["first"] = reader.first
     whole = hashlib.sha256(json.dumps(head, separators=(",", ":"), sort_keys=True).encode())
     fresh: dict[str, dict[str, str]] = {}
     for name, *_ in leaves:
@@ -55,12 +58,12 @@ def digest(reader: VaultReader, catalog: Path | None = None) -> str:
 
 def _blocks(reader: VaultReader, name: str, known: dict[str, str]) -> tuple[list[str], dict[str, str]]:
     """Return the hash of each block of a leaf, and the finished ones by stamp."""
-    finished = reader.length // BLOCK
-    stamps = _stamps(reader, name, finished)
+    first, finished = reader.first // BLOCK, reader.length // BLOCK
+    stamps = _stamps(reader, name, range(first, finished))
     hashes: list[str | None] = [known.get(stamp) if stamp else None for stamp in stamps]
     hashes += [None] * (-(-reader.length // BLOCK) - finished)
     for start, stop in _gaps(hashes, _blocks_at_once(reader, name)):
-        array = reader.read(start * BLOCK, stop * BLOCK, leaves=[name])[name]
+        array = reader.read((first + start) * BLOCK, (first + stop) * BLOCK, leaves=[name])[name]
         for at in range(start, stop):
             hashes[at] = _hash(array[:, (at - start) * BLOCK : (at - start + 1) * BLOCK])
     kept = {stamp: hashes[at] for at, stamp in enumerate(stamps) if stamp}
@@ -84,22 +87,22 @@ def _blocks_at_once(reader: VaultReader, name: str) -> int:
     return max(1, _READ_BYTES // (BLOCK * reader.rows * max(leaf_bytes(reader.spec[name]), 1)))
 
 
-def _stamps(reader: VaultReader, name: str, blocks: int) -> list[str | None]:
+def _stamps(reader: VaultReader, name: str, blocks: range) -> list[str | None]:
     """Return for each finished block what identifies the bytes of its chunks."""
     chunk = reader.chunks(name)
     leaf = next(leaf for leaf in reader.structure.leaves if leaf.name == name)
     shape = (reader.rows, BLOCK, *leaf.spec.shape)
     others = [range(-(-length // size)) for length, size in zip(shape, chunk, strict=True)]
     per_block: list[list[str]] = []
-    for at in range(blocks):
+    for at in blocks:
         others[1] = range(at * BLOCK // chunk[1], ((at + 1) * BLOCK - 1) // chunk[1] + 1)
         if np.prod([len(other) for other in others]) > _MAX_KEYS:
-            return [None] * blocks
+            return [None] * len(blocks)
         per_block.append([f"{leaf.path}/{'.'.join(map(str, ids))}" for ids in itertools.product(*others)])
     if leaf.path == "":  # a bare array lies at the root
         per_block = [[key[1:] for key in keys] for keys in per_block]
     found = iter(reader.stamps(list(itertools.chain.from_iterable(per_block))))
-    return [_stamp(at, [next(found) for _ in keys]) for at, keys in enumerate(per_block)]
+    return [_stamp(at, [next(found) for _ in keys]) for at, keys in zip(blocks, per_block, strict=True)]
 
 
 def _stamp(at: int, stamps: list[bytes]) -> str:

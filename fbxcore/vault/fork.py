@@ -32,14 +32,14 @@ def fork(
     """Create a vault with the timesteps a reader shows and return its writer.
 
     Args:
-        steps: which timesteps, ascending; None means all.
+        steps: which timesteps, ascending; None means all there are.
         lineage: what is noted besides the source's name, generation, start and stop: its version, digest.
         progress: called with how many timesteps of how many are copied.
 
     Raises:
         ConflictError: if there is a vault already.
     """
-    steps = range(reader.length) if steps is None else steps
+    steps = range(reader.first, reader.length) if steps is None else steps
     path = Path(path).absolute()
     with appearing(path) as hidden, VaultWriter.create(hidden, reader.structure) as writer:
         _copy(reader, writer, steps, progress)

@@ -30,6 +30,7 @@ class Version:
     created_at: str  # ISO 8601, UTC
     message: str = ""
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    first: int = 0  # the oldest timestep that was still there
     provenance: str = ""  # the name of the key that says what made it; equal ones are stored once
 
 

@@ -39,13 +39,18 @@ def continues(vault: VaultReader | VaultWriter) -> str | None:
 
 def newest_of(path: Path) -> Path:
     """Return the vault in which the one at `path` goes on now: itself, or the last that there is."""
+    return path.with_name(uids_of(path)[-1])
+
+
+def uids_of(path: Path) -> list[str]:
+    """Return the uids of the vault at `path` and of those in which it goes on, as far as they are there."""
+    uids = [path.name]
     while True:
-        with VaultReader.open(path) as reader:
-            uid = continued_in(reader)
-        following = path.with_name(uid) if uid is not None else path
-        if uid is None or not following.exists():
-            return path
-        path = following
+        with VaultReader.open(path.with_name(uids[-1])) as reader:
+            following = continued_in(reader)
+        if following is None or not path.with_name(following).is_dir():
+            return uids
+        uids.append(following)
 
 
 def next_path(path: Path, *, is_next: bool) -> Path:

@@ -1,7 +1,9 @@
 """Which timesteps of a vault are meant: a slice, the last n, or percentiles, as one `range`.
 
 The three forms exclude each other. Percentiles are computed in exact integers, so that neighbouring
-pairs (`(0, 30)`, `(30, 60)`, `(60, 100)`) meet without a gap or an overlap at every length.
+pairs (`(0, 30)`, `(30, 60)`, `(60, 100)`) meet without a gap or an overlap at every length. Where the oldest
+timesteps were given back, the others keep their numbers; what is left out, counted from the end, or a
+percentage, means those that are there.
 """
 
 from __future__ import annotations
@@ -13,12 +15,13 @@ from fractions import Fraction
 from numbers import Rational
 from typing import Any
 
-from fbxcore.errors import InvalidArgumentError
+from fbxcore.errors import InvalidArgumentError, ReclaimedError
 
 
 def resolve_slice(
     length: int,
     *,
+    first: int = 0,
     start: int | None = None,
     stop: int | None = None,
     step: int | None = None,
@@ -29,12 +32,14 @@ def resolve_slice(
 
     Args:
         length: how many timesteps there are.
+        first: the oldest timestep that is still there.
         start, stop, step: Python's slice rules; negative counts from the end.
         timesteps: the last n; more than there are means all.
         percentiles: two numbers in 0..100, ascending, or the text `"a,b"`.
 
     Raises:
         InvalidArgumentError: if two forms are given, or one breaks its rule.
+        ReclaimedError: if a timestep that is meant was given back.
     """
     forms = {
         "start": (start, stop, step) != (None, None, None),
@@ -48,13 +53,31 @@ def resolve_slice(
             loc=(given[1],),
         )
     if timesteps is not None:
-        return range(length - min(_natural("timesteps", timesteps), length), length)
+        return range(length - min(_natural("timesteps", timesteps), length - first), length)
     if percentiles is not None:
-        return _percentiles(length, percentiles)
+        steps = _percentiles(length - first, percentiles)
+        return range(first + steps.start, first + steps.stop)
     _integer("start", start), _integer("stop", stop), _integer("step", step)
     if step == 0:
         raise InvalidArgumentError("`step` must not be 0, got 0.", loc=("step",))
-    return range(length)[start:stop:step]
+    backwards = step is not None and step < 0
+    if start is None and not backwards:
+        start = first
+    if stop is None and backwards and first:
+        stop = first - 1
+    return _there(range(length)[start:stop:step], first)
+
+
+def _there(steps: range, first: int) -> range:
+    """Return timesteps that are all there, or say which one is not."""
+    if steps and (oldest := min(steps[0], steps[-1])) < first:
+        raise ReclaimedError(
+            f"`start` must be at least {first}, the oldest timestep that is still there, got {oldest}: older "
+            "ones were given back.",
+            loc=("start",),
+            first=first,
+        )
+    return steps
 
 
 def _percentiles(length: int, given: Any) -> range:

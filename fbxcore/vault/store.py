@@ -37,7 +37,7 @@ from fbxcore.vault.files import (
 )
 from fbxcore.vault.spec import Structure, metadata_json, structure_of, with_metadata
 from fbxcore.vault.store_arrays import COMMIT_KEY, Database, create_files, latest
-from fbxcore.vault.store_reader import VaultReader, read_structure
+from fbxcore.vault.store_reader import VaultReader, first_of, read_structure
 
 __all__ = ["MAX_LENGTH", "VaultReader", "VaultWriter", "find_vaults"]
 
@@ -158,9 +158,11 @@ class VaultWriter:
     def write_at(self, start: int, leaves: Leaves, *, keys: Mapping[str, bytes | None] | None = None) -> int:
         """Overwrite from `start`, at most the length, in one atomic commit; returns the new length."""
         with self.lock, self._held():
-            if not 0 <= start <= self.length:
+            if not first_of(self) <= start <= self.length:
                 raise InvalidArgumentError(
-                    f"`start` must be in 0..{self.length}, the vault's length, got {start!r}.", loc=("start",)
+                    f"`start` must be in {first_of(self)}..{self.length}, where the vault's timesteps are, "
+                    f"got {start!r}.",
+                    loc=("start",),
                 )
             return self._write(start, leaves, keys)
 
@@ -180,6 +182,10 @@ class VaultWriter:
         """Return the keys that start with `prefix`, sorted."""
         with self.lock:
             return self._opened().keys(prefix)
+
+    def chunks(self, name: str) -> tuple[int, ...]:
+        """Return the chunk shape of a leaf, `(rows, timesteps, ...)`."""
+        return self._opened().chunks(name)
 
     def update_metadata(self, metadata: Mapping[str, Any]) -> None:
         """Replace the user's part of `metadata.json`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,15 @@ from fbxcore.errors import DamagedError, InvalidArgumentError, NotFoundError, Re
 from fbxcore.types import Spec
 from fbxcore.vault.faults import told
 from fbxcore.vault.files import METADATA, disk_bytes, label_of, read_manifest
+from fbxcore.vault.keys import Keyed, damaged_key, json_value
 from fbxcore.vault.spec import Structure, parse_structure
 from fbxcore.vault.store_arrays import Database, latest
 
 SWEEP_KEY = "_flashdeck/sweep"
 """What the last sweep kept: generations up to `generation` are gone, save those in `kept`."""
+
+FREED_KEY = "_flashdeck/freed"
+"""How many of the oldest timesteps were given back; there is none where all are there."""
 
 
 class VaultReader:
@@ -62,6 +66,11 @@ class VaultReader:
     def rows(self) -> int:
         return self.structure.rows
 
+    @functools.cached_property
+    def first(self) -> int:
+        """The oldest timestep that is still there; those before it were given back."""
+        return first_of(self)
+
     @property
     def metadata(self) -> dict[str, Any]:
         return dict(self.structure.metadata)
@@ -84,7 +93,7 @@ class VaultReader:
 
     def read(
         self,
-        start: int = 0,
+        start: int | None = None,
         stop: int | None = None,
         *,
         step: int = 1,
@@ -93,7 +102,11 @@ class VaultReader:
     ) -> dict[str, np.ndarray]:
         """Return the timesteps `range(start, stop, step)` of each leaf, `[B, t, ...]`.
 
-        What lies behind the length is cut off, as with a Python slice. A negative step reads backwards.
+        Without `start` it begins with the oldest one there is. What lies behind the length is cut off, as
+        with a Python slice. A negative step reads backwards.
+
+        Raises:
+            ReclaimedError: if one of them was given back.
         """
         steps = self._steps(start, stop, step)
         spec = self.spec
@@ -113,6 +126,7 @@ class VaultReader:
 
         Chunks are decoded into `out` itself, without an array between.
         """
+        self._check_there(min(starts, default=self.first))
         with _missing_told(self):
             self._database.read_blocks(out, starts, self.length)
 
@@ -145,16 +159,40 @@ class VaultReader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _steps(self, start: int, stop: int | None, step: int) -> range:
+    def _steps(self, start: int | None, stop: int | None, step: int) -> range:
         if step == 0:
             raise InvalidArgumentError("`step` must not be 0, got 0.", loc=("step",))
+        if start is None:
+            start = self.first if step > 0 else max(self.length - 1, 0)
         if start < 0 or (step < 0 and start >= max(self.length, 1)):
             raise InvalidArgumentError(
                 f"`start` must be a timestep of the {self.length} there are, got {start}.", loc=("start",)
             )
         if stop is None:
-            stop = self.length if step > 0 else -1
-        return range(start, min(stop, self.length) if step > 0 else max(stop, -1), step)
+            stop = self.length if step > 0 else self.first - 1
+        steps = range(start, min(stop, self.length) if step > 0 else max(stop, -1), step)
+        if steps:
+            self._check_there(min(steps[0], steps[-1]))
+        return steps
+
+    def _check_there(self, oldest: int) -> None:
+        if oldest < self.first:
+            raise ReclaimedError(
+                f"Timestep {oldest} of vault '{label_of(self.path)}' was given back, by its retention. The "
+                f"oldest one there is {self.first}.",
+                loc=("start",),
+                first=self.first,
+            )
+
+
+def first_of(vault: Keyed) -> int:
+    """Return the oldest timestep of a vault that is still there."""
+    content = vault.get(FREED_KEY)
+    if content is None:
+        return 0
+    if not content.isdigit():
+        raise damaged_key(vault, FREED_KEY, "be a number", content)
+    return int(content)
 
 
 def read_structure(path: Path) -> Structure:
@@ -190,6 +228,11 @@ def _missing_told(reader: VaultReader) -> Iterator[None]:
 
 
 def _was_swept(reader: VaultReader) -> bool:
-    found = Database(reader.path, reader.structure, manifest=read_manifest(reader.path)).get(SWEEP_KEY)
-    sweep = json.loads(found) if found else {"generation": 0, "kept": []}
-    return reader.generation <= sweep["generation"] and reader.generation not in sweep["kept"]
+    with VaultReader(reader.path, reader.structure, None) as newest:
+        return was_swept(newest, reader.generation)
+
+
+def was_swept(newest: Keyed, generation: int) -> bool:
+    """Return whether the bytes of a generation were given back, as the newest one says."""
+    sweep = json_value(newest, SWEEP_KEY) or {"generation": 0, "kept": []}
+    return generation <= sweep["generation"] and generation not in sweep["kept"]

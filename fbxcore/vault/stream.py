@@ -87,16 +87,17 @@ class WindowStream:
                             ("period", period)):  # fmt: skip
             if value < 1:
                 raise InvalidArgumentError(f"`{name}` must be at least 1, got {value!r}.", loc=(name,))
-        if sequence_length > reader.length:
+        there = reader.length - reader.first
+        if sequence_length > there:
             raise InvalidArgumentError(
-                f"`sequence_length` must be at most the vault's {reader.length} timesteps, got "
+                f"`sequence_length` must be at most the vault's {there} timesteps, got "
                 f"{sequence_length}.",
                 loc=("sequence_length",),
             )
         self._reader, self._seed = reader, seed
         self._names = list(reader.spec) if leaves is None else list(leaves)
         self._length, self._batch, self._period = sequence_length, batch_size, period
-        self._starts = (reader.length - sequence_length) // period + 1  # in each row
+        self._starts = (there - sequence_length) // period + 1  # in each row
         self._plan(max_bytes)
 
     def _plan(self, max_bytes: int) -> None:
@@ -164,7 +165,7 @@ class WindowStream:
 
     def _read(self, room: Leaves, blocks: np.ndarray, seed: int) -> _Group:
         """Read the blocks of a group and shuffle its windows."""
-        firsts = blocks * self._per_block * self._period
+        firsts = self._reader.first + blocks * self._per_block * self._period
         self._reader.read_blocks(room, firsts.tolist())
         rows, each = self._reader.rows, self._per_block
         block, row, window = np.unravel_index(self._shuffled(blocks, seed), (len(blocks), rows, each))

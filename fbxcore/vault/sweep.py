@@ -23,7 +23,7 @@ from fbxcore.errors import DamagedError, DiskFullError
 from fbxcore.vault.files import clear_stale_data, disk_bytes, label_of, sync_directory
 from fbxcore.vault.store import VaultWriter
 from fbxcore.vault.store_arrays import Dump
-from fbxcore.vault.store_reader import SWEEP_KEY
+from fbxcore.vault.store_reader import SWEEP_KEY, was_swept
 from fbxcore.vault.versions import deleted_since, list_versions
 
 GRACE_S = 900.0
@@ -75,8 +75,8 @@ def sweep(
         going = set(without) if dry_run else set()
         needed = (named - going) | set(keep) | writer.pins | {writer.generation}
         going |= deleted_since(writer.path, catalog, before)
-        kept = needed | _newest_since(generations, before)
-        kept |= going & set(generations) if grace_s else set()
+        young = _newest_since(generations, before) | (going & set(generations) if grace_s else set())
+        kept = needed | {number for number in young if not was_swept(writer, number)}
         record = {SWEEP_KEY: json.dumps({"generation": writer.generation, "kept": sorted(kept)}).encode()}
         is_noted = False
         if not dry_run:

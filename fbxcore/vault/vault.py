@@ -152,7 +152,7 @@ class Vault:
         """
         reader = self._newest()
         given = {"timesteps": timesteps} if timesteps is not None else {"percentiles": percentiles}
-        steps = resolve_slice(reader.length, **given)
+        steps = resolve_slice(reader.length, first=reader.first, **given)
         names = self._names(reader.structure)
         arrays = reader.read(steps.start, steps.stop, leaves=list(names))
         arrays, index, is_full = jax.device_put((arrays, np.int32(0), np.bool_(True)))

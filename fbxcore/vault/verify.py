@@ -92,8 +92,11 @@ def _manifest(path: Path, repair: bool) -> list[Finding]:
 def _problem(path: Path, version: Version) -> str | None:
     try:
         with VaultReader.open(path, generation=version.generation) as reader:
-            if reader.length != version.length:
-                return f"it shows {reader.length} timesteps, and {version.length} were recorded"
+            if (reader.first, reader.length) != (version.first, version.length):
+                return (
+                    f"it shows timesteps {reader.first} to {reader.length}, and {version.first} to "
+                    f"{version.length} were recorded"
+                )
             found = digest(reader)
     except ReclaimedError:
         return "its bytes were given back"

@@ -248,6 +248,7 @@ def _facts(reader: VaultReader, catalog: Path, message: str, metadata: Mapping |
     return {
         "generation": reader.generation,
         "length": reader.length,
+        "first": reader.first,
         "digest": digest(reader, catalog),
         "created_at": _iso(time.time()),
         "message": message,

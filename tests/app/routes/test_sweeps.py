@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
+import numpy as np
 import pytest
 from sqlalchemy import text
 
 from app.schemas.vaults import Swept
+from app.services.offline import sweep_all
+from app.services.sweeps import Asked
 from tests.app.support import SPEC, Api, arrays_of, assert_refused, buffer_body, send, serve, steps
 
 URL = "/api/v1/vaults"
@@ -147,7 +151,7 @@ async def _add_version(database) -> None:
 def test_a_vault_has_a_retention_of_its_own(api: Api, vault: str) -> None:
     """PATCH sets it and null takes it away; a sweep without limits goes by it, one with limits by those."""
     shown = api.patch(vault, json={"retention": {"keep": 2}}).json()
-    assert shown["retention"] == {"keep": 2, "older_than_days": None}
+    assert shown["retention"] == {"keep": 2, "older_than_days": None, "retain_steps": None}
     assert api.patch(vault, json={"metadata": {"env": "x"}}).json()["retention"] == shown["retention"]
 
     assert api.post(f"{vault}/gc?dry_run=true", json={"keep": 3}).json()["deleted_versions"] == [1]
@@ -172,3 +176,72 @@ def test_old_versions_go_by_themselves(tmp_path) -> None:
 
         assert numbers(api, f"{URL}/short/1") == [3]
         assert numbers(api, f"{URL}/long/1") == [3, 2, 1]
+
+
+def long_vault(api: Api, name: str) -> str:
+    """A vault of 5,000 numbered steps."""
+    url = f"{URL}/{name}/run1"
+    spec = {"n": {"shape": [], "dtype": "int32"}}
+    api.post(URL, json={"vault_name": name, "vault_uid": "run1", "spec": spec})
+    send(api, f"{url}/experience", {"n": np.arange(5000, dtype=np.int32)[None]})
+    return url
+
+
+def held(api: Api, url: str, query: str = "") -> list[int]:
+    return arrays_of(api.get(f"{url}/slice?format=npz{query}"))["n"][0].tolist()
+
+
+def test_the_newest_steps_are_retained(api: Api) -> None:
+    """A sweep frees whole blocks; the rest keeps its numbers, what is gone is 410, a version has all."""
+    url = long_vault(api, "retain")
+    api.post(f"{url}/versions")
+    api.patch(url, json={"retention": {"retain_steps": 1500}})
+    assert api.post(f"{url}/gc?dry_run=true").json()["freed_steps"] == 3072
+    assert api.post(f"{url}/gc", json={"grace_s": 0}).json()["freed_steps"] == 3072
+
+    shown, listed = api.get(url).json(), api.get(f"{URL}?query=retain").json()["items"][0]
+    assert [(vault["first"], vault["length"]) for vault in (shown, listed)] == [(3072, 5000)] * 2
+    problem = assert_refused(api.get(f"{url}/slice?start=100&stop=200"), 410, "reclaimed", "at least 3072")
+    assert problem["first"] == 3072
+    assert held(api, url, "&start=3072&stop=3074") == [3072, 3073]
+    assert held(api, url) == held(api, url, "&timesteps=100000") == list(range(3072, 5000))
+    halves = [held(api, url, f"&percentiles={part}") for part in ("0,50", "50,100")]
+    assert halves == [list(range(3072, 4036)), list(range(4036, 5000))]
+    assert held(api, url, "&ref=1") == list(range(5000))
+    assert api.post(f"{url}/versions").json()["first"] == 3072
+
+
+def test_the_page_of_a_vault_begins_with_its_oldest_step(api: Api) -> None:
+    """The table shows it, and there is no earlier page to go to."""
+    url = long_vault(api, "paged")
+    api.post(f"{url}/gc", json={"retain_steps": 100})
+
+    page = api.get("/vaults/paged/run1").text
+    assert "steps 4,096 to 4,115 of 5,000" in page and "Oldest step" in page
+    assert 'rel="prev"' not in page and 'rel="prev"' in api.get("/vaults/paged/run1?start=4100").text
+
+
+def test_a_buffer_passes_its_retention_to_its_vault(tmp_path: Path) -> None:
+    """The vault keeps as much as its ring needs, so that a restart finds all of it."""
+    body = buffer_body("kept", persist_to="kept/1", retain_steps=10, max_length=4800)
+    with serve(tmp_path) as api:
+        assert api.post("/api/v1/buffers", json=body).json()["config"]["retain_steps"] == 10
+        for start in range(0, 5000, 1000):
+            send(api, "/api/v1/buffers/kept/experience", steps(2, 1000, start=start))
+        assert api.get(f"{URL}/kept/1").json()["retention"]["retain_steps"] == 10
+        assert api.post(f"{URL}/kept/1/gc").json()["freed_steps"] == 2048  # 2,400 in each row are needed
+        drawn = api.get("/api/v1/buffers/kept/sample?seed=1&peek=true").content
+    swept = sweep_all(tmp_path, [], Asked(), lambda *_: None)
+    assert [found["freed_steps"] for found in swept] == [0]
+    with serve(tmp_path) as api:
+        assert api.get("/api/v1/buffers/kept/sample?seed=1&peek=true").content == drawn
+
+
+@pytest.mark.parametrize("given", [{"retain_steps": 0}, {"retain_steps": "1"}, {"retain_steps": 5}])
+def test_a_retention_that_is_none_is_refused(api: Api, given: dict) -> None:
+    """Of a buffer: no number of steps, or no vault that could keep them."""
+    body = buffer_body("none", **given) | ({} if given["retain_steps"] == 5 else {"persist_to": "none/1"})
+
+    answer = api.post("/api/v1/buffers", json=body)
+    problem = assert_refused(answer, 422, "invalid_argument", "`retain_steps`")
+    assert problem["errors"][0]["loc"][-1] == "retain_steps"

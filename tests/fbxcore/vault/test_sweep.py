@@ -77,6 +77,20 @@ def test_young_generations_stay(writer, make, catalog, read, same):
     assert same(read(writer.path, 12), make(0, 10))
 
 
+def test_a_patient_sweep_follows_an_impatient_one(writer, make, catalog, read, same):
+    """What the one gave back is young and not there: the other keeps the young ones that are."""
+    grow(writer, make, 20)
+    sweep(writer, catalog, grace_s=0)
+    swept_away = writer.generation - 2
+    grow(writer, make, 5)
+
+    swept = sweep(writer, catalog)
+    assert swept.files == 0 and writer.generation - 3 in swept.kept_generations
+    assert same(read(writer.path, writer.generation - 3), make(0, 23))
+    with pytest.raises(ReclaimedError):
+        read(writer.path, swept_away)
+
+
 def test_what_is_being_read_stays(writer, make, catalog, read, same):
     """A generation that somebody pinned survives, and goes when he is done."""
     grow(writer, make, 20)
