@@ -106,6 +106,8 @@ def problem_of(error: fbx.FbxError, request_id: str | None = None) -> Response:
     headers = dict(details.pop("headers", {}))
     if (wait := details.get("retry_after_s")) is not None:
         headers["retry-after"] = str(max(1, round(wait)))
+    if error.code == "method_not_allowed":  # of a kind that has no such resource, whatever the method
+        headers.setdefault("allow", "")
     if error.code == "unauthorized":
         headers["www-authenticate"] = "Bearer"
     if error.loc and "errors" not in details:

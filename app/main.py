@@ -24,6 +24,7 @@ from app.routes import (
     pages,
     scan,
     slices,
+    takes,
     trash,
     vaults,
     versions,
@@ -34,6 +35,7 @@ from app.templating import StaticAssets
 
 PLAIN_ROUTES = [  # tried first: they carry arrays
     *experience.ROUTES,
+    *takes.ROUTES,
     Route("/api/v1/vaults/{vault_name}/{vault_uid}/experience", vaults.append_experience, methods=["POST"]),
     *slices.ROUTES,
 ]

@@ -22,7 +22,7 @@
   const ready = (node, text) => {
     node.textContent = text.ready;
     node.className = `pill ${text.ready_tone}`;
-    node.title = text.why_not || "can be sampled";
+    node.title = text.ready_title;
   };
   const each = (attribute, name, visit) => {
     for (const root of document.querySelectorAll(`[${attribute}="${CSS.escape(name)}"]`)) visit(root);

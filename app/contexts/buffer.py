@@ -90,6 +90,7 @@ class BufferPage(Page):
     sample: SampleTable | None
     sample_href: str
     sample_error: str
+    is_queue: bool
     columns: list[Column]
     timestep: units.Quantity
     facts: list[Fact]
@@ -104,11 +105,14 @@ class BufferPage(Page):
 def tiles(state: live.State) -> list[Tile]:
     """The large numbers of a buffer."""
     short, text = live.short_unit_of(state), live.texts(state)
+    adding = Tile(
+        "Adding", units.per_second(state.get("add_rate"), short), "add_rate",
+        f"{short} added in all", "added", text["added"], "add",
+    )  # fmt: skip
+    if live.is_queue(state):
+        return [adding, *_queue_tiles(state, text)]
     return [
-        Tile(
-            "Adding", units.per_second(state.get("add_rate"), short), "add_rate",
-            f"{short} added in all", "added", text["added"], "add",
-        ),
+        adding,
         Tile(
             "Sampling", units.per_second(state.get("sample_rate"), "items"), "sample_rate",
             "items handed out in all", "sampled", text["sampled"], "sample",
@@ -118,6 +122,20 @@ def tiles(state: live.State) -> list[Tile]:
             f"items for each of the {short} added",
         ),
         Tile("Memory", units.size(state["bytes"]), "", "for the ring, reserved when it was created"),
+    ]  # fmt: skip
+
+
+def _queue_tiles(state: live.State, text: Mapping[str, str]) -> list[Tile]:
+    return [
+        Tile(
+            "Taking", units.per_second(state.get("sample_rate"), "items"), "sample_rate",
+            "steps taken in all", "taken", text["taken"], "sample",
+        ),
+        Tile(
+            "Waiting", units.count(state["waiting"], "steps"), "waiting",
+            "steps reserved for a repeat", "reserved", text["reserved"],
+        ),
+        Tile("Memory", units.size(state["bytes"]), "", "for the queue, reserved when it was created"),
     ]  # fmt: skip
 
 
@@ -151,20 +169,23 @@ def _limiter_text(limiter: Any) -> str:
 def safety(state: live.State) -> list[Fact]:
     """What becomes of the data, and what could be lost."""
     found = [Fact("Durability", state["durability"], RISKS.get(state["durability"], ""))]
-    if state.get("persist_to"):
-        found.append(
-            Fact("Kept in", state["persist_to"], "every step, also after the ring has overwritten it")
-        )
-    else:
-        found.append(
-            Fact("Kept in", "the ring only", "overwritten steps are gone; persist_to would keep them")
-        )
+    found.append(_kept_in(state))
     if (persisted := state.get("persisted")) is not None:
         length, pending = units.grouped(persisted["length"]), units.grouped(persisted["pending"])
         note = persisted.get("error") or f"in each row, {pending} of them still only in the log"
         found.append(Fact("Vault holds", f"{length} steps", note))
     writers = (state.get("config") or {}).get("writers", "lockstep")
     return [*found, Fact("Writers", writers, "all rows advance together" if writers == "lockstep" else "")]
+
+
+def _kept_in(state: live.State) -> Fact:
+    queue = live.is_queue(state)
+    if state.get("persist_to"):
+        when = "it was taken" if queue else "the ring has overwritten it"
+        return Fact("Kept in", state["persist_to"], f"every step, also after {when}")
+    if queue:
+        return Fact("Kept in", "the queue only", "taken steps are gone; persist_to would keep them")
+    return Fact("Kept in", "the ring only", "overwritten steps are gone; persist_to would keep them")
 
 
 def risk_pill(state: live.State) -> Pill:
@@ -221,11 +242,11 @@ def time_chart(series: Sequence[Timed]) -> charts.TimeChart:
 
 def rates_chart(state: live.State, rates: Mapping[str, Sequence[float]]) -> charts.TimeChart:
     """Added and sampled a second over time."""
-    short = live.short_unit_of(state)
+    short, out = live.short_unit_of(state), "taken" if live.is_queue(state) else "sampled"
     return time_chart(
         [
             ("added", "added", f"{short}/s", rates["times"], rates["added"]),
-            ("sampled", "sampled", "items/s", rates["times"], rates["sampled"]),
+            ("sampled", out, "items/s", rates["times"], rates["sampled"]),
         ]
     )
 
@@ -266,6 +287,7 @@ def buffer_page(
         capacity=units.count(state["capacity"], live.unit_of(state)),
         head=text["head"], time_axis=units.grouped(state["time_axis"]), laps=text["laps"],
         tiles=tiles(state), chart=chart, windows=windows, histogram=histogram,
+        is_queue=live.is_queue(state),
         sample=sample, sample_error=sample_error, sample_href=f"?seed={next_seed}#sample",
         columns=schema_columns(state["spec"]), timestep=units.size(timestep_bytes(spec)),
         facts=facts(state), safety=safety(state), risk=risk_pill(state),
@@ -278,9 +300,18 @@ def buffer_page(
 def _snippets(state: live.State, base: str, has_token: bool) -> list[Snippet]:
     name, rows, spec = state["name"], int(state["rows"]), snippets.spec_of(state["spec"])
     items = live.unit_of(state) == "items"
+    if live.is_queue(state):
+        out = [
+            snippets.take_python(base, name, spec, has_token=has_token),
+            snippets.take_curl(base, name, has_token=has_token),
+        ]
+    else:
+        out = [
+            snippets.sample_python(base, name, spec, flat="flat" in state["kind"], has_token=has_token),
+            snippets.sample_curl(base, name, has_token=has_token),
+        ]
     found = [
-        snippets.sample_python(base, name, spec, flat="flat" in state["kind"], has_token=has_token),
-        snippets.sample_curl(base, name, has_token=has_token),
+        *out,
         snippets.add_python(base, name, spec, rows, items=items, has_token=has_token),
         snippets.add_curl(base, name, spec, rows, items=items, has_token=has_token),
     ]

@@ -18,6 +18,7 @@ KINDS = {
     "prioritised_flat": "transitions, by priority",
     "prioritised_item": "single items, by priority",
     "prioritised_trajectory": "sequences, by priority",
+    "trajectory_queue": "sequences, each once and in order",
 }
 FEW = 50  # buffers that one stream may tell about whole
 

@@ -9,6 +9,7 @@ from app.contexts import charts, units
 from app.contexts.shell import Pill
 
 State = Mapping[str, Any]  # of GET /buffers/{name}, with `add_rate` and `sample_rate`
+QUEUE = ("waiting", "reserved", "taken")  # what only a queue has
 
 
 def unit_of(state: State) -> str:
@@ -19,6 +20,11 @@ def unit_of(state: State) -> str:
 def short_unit_of(state: State) -> str:
     """The same, where room is scarce."""
     return "items" if unit_of(state) == "items" else "steps"
+
+
+def is_queue(state: State) -> bool:
+    """Whether what it holds is taken once instead of sampled."""
+    return state["kind"] == "trajectory_queue"
 
 
 def filled(state: State) -> int:
@@ -40,7 +46,8 @@ def tape_label(state: State) -> str:
     """Where the ring stands, in words."""
     head = int(state["position"]) % max(int(state["time_axis"]), 1)
     return (
-        f"{units.grouped(state['size'])} of {units.grouped(state['capacity'])} {unit_of(state)} held, "
+        f"{units.grouped(state['size'])} of {units.grouped(state['capacity'])} {unit_of(state)} "
+        f"{'waiting' if is_queue(state) else 'held'}, "
         f"{units.percent(fill_share(state)).text} %; the next step goes to slot {units.grouped(head)} "
         f"of {units.grouped(state['time_axis'])}"
     )
@@ -49,8 +56,12 @@ def tape_label(state: State) -> str:
 def ready_pill(state: State) -> Pill:
     """Whether the buffer can be sampled, and why not."""
     if state["can_sample"]:
-        return Pill("ready", "good", "can be sampled")
+        return Pill("ready", "good", f"can be {_used(state)}")
     return Pill("filling", "warn", why_not(state))
+
+
+def _used(state: State) -> str:
+    return "taken from" if is_queue(state) else "sampled"
 
 
 def why_not(state: State) -> str:
@@ -59,10 +70,10 @@ def why_not(state: State) -> str:
         return ""
     needed = state.get("needed")
     if not needed:
-        return "It cannot be sampled now."
+        return f"It cannot be {_used(state)} now."
     unit = units.count(needed, unit_of(state))
     where = "" if int(state["rows"]) == 1 else " in each row"
-    return f"It needs {unit.text} more {unit.unit}{where} before it can be sampled."
+    return f"It needs {unit.text} more {unit.unit}{where} before it can be {_used(state)}."
 
 
 def texts(state: State) -> dict[str, str]:
@@ -80,9 +91,10 @@ def texts(state: State) -> dict[str, str]:
         "position": units.grouped(state["position"]),
         "ready": ready_pill(state).text,
         "ready_tone": ready_pill(state).tone,
+        "ready_title": ready_pill(state).title,
         "why_not": why_not(state),
         "laps": laps(state),
-    }
+    } | {name: units.grouped(state[name]) for name in QUEUE if name in state}
 
 
 def laps(state: State) -> str:
@@ -104,7 +116,8 @@ def _item(state: State) -> dict[str, Any]:
     tape = tape_of(state)
     return {
         "name": state["name"],
-        "values": {name: state.get(name) for name in names},
+        "values": {name: state.get(name) for name in names}
+        | {name: state[name] for name in QUEUE if name in state},
         "text": texts(state),
         "tape": {"cells": tape.digits, "head": tape.head, "label": tape.label},
     }

@@ -65,6 +65,24 @@ def sample_curl(base: str, name: str, *, has_token: bool) -> Snippet:
     return Snippet("sample-curl", "Sample with curl", "sh", f'curl -s{auth} \\\n  "{url}"\n')
 
 
+def take_python(base: str, name: str, spec: Spec, *, has_token: bool) -> Snippet:
+    """Take once and show what came."""
+    code = _python(
+        base,
+        f'taken = client.buffer("{name}").take(timeout_ms=1000)',
+        f"print(taken.experience{_path(next(iter(spec)))}.shape)",
+        has_token=has_token,
+    )
+    return Snippet("take-python", "Take in Python; nobody else gets these", "python", code)
+
+
+def take_curl(base: str, name: str, *, has_token: bool) -> Snippet:
+    """Take one sequence of each row as JSON."""
+    auth = AUTH if has_token else ""
+    url = f"{base}/api/v1/buffers/{name}/take?format=json"
+    return Snippet("take-curl", "Take with curl", "sh", f'curl -s{auth} -X POST \\\n  "{url}"\n')
+
+
 def add_python(base: str, name: str, spec: Spec, rows: int, *, items: bool, has_token: bool) -> Snippet:
     """Add one timestep of zeros per row, with the shapes the buffer asks for."""
     leading = (1,) if items else (rows, 1)

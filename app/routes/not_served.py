@@ -11,7 +11,6 @@ router = APIRouter(prefix="/api/v1", include_in_schema=False)
 _VAULT = "/vaults/{vault_name}/{vault_uid}"
 RESOURCES: tuple[tuple[str, str], ...] = (
     ("POST", "/buffers/{name}/snapshot"),
-    ("POST", "/buffers/{name}/take"),
     ("GET", "/buffers/{name}/writers"),
     ("PUT", "/buffers/{name}/writers/{writer}/episode"),
     ("GET", _VAULT + "/episodes"),

@@ -80,6 +80,10 @@ def _plain_paths() -> dict[str, dict[str, Any]]:
             "post": _operation("sample_once", "Draw a batch once for a key", "buffers",
                                [_path("name"), once[0], *drawn], answers=_arrays()),
         },
+        f"{_BUFFER}/take": {
+            "post": _operation("take", "Take from a queue, each item once", "buffers",
+                               [_path("name"), *_take_parameters()], answers=_arrays()),
+        },
         f"{_BUFFER}/priorities": {
             "patch": _operation("set_priorities", "Set priorities of sampled items", "buffers",
                                 [_path("name"), once[-1]], body=True,
@@ -96,6 +100,21 @@ def _plain_paths() -> dict[str, dict[str, Any]]:
                               answers=_arrays()),
         },
     }  # fmt: skip
+
+
+def _take_parameters() -> list[dict[str, Any]]:
+    return [
+        _parameter(
+            "Idempotency-Key",
+            "Keeps what is taken for a repeat, which gets the same, until `client` takes again, or a minute.",
+            "header",
+        ),
+        _parameter("client", "Who takes."),
+        _parameter("batch_size", "How many sequences: a multiple of the rows, which it is by default.",
+                   kind="integer"),
+        _timeout(),
+        _format("The format of the answer, instead of `Accept`."),
+    ]  # fmt: skip
 
 
 def _slice_parameters() -> list[dict[str, Any]]:

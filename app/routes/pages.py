@@ -23,11 +23,13 @@ from app.services import buffers, events, slices, sweeps, trash, vaults, version
 from app.services.deck import Deck, VaultEntry
 from app.templating import render
 from fbxcore.errors import ConflictError, FbxError, UnavailableError
+from fbxcore.live import LiveBuffer
 
 router = APIRouter(route_class=StrictRoute, include_in_schema=False)
 JSON = ".json"
 LISTED = 50
 ITEMS = 5  # of a tried sample
+MAX_SHOWN_BYTES = 16 << 20  # of what waits in a queue
 SPARK_S = 60
 BINS = 40
 WINDOWS = {"5m": ("5 min", 300), "1h": ("1 h", 3600)}
@@ -146,9 +148,11 @@ async def _try_sample(
     deck: Deck, state: Mapping[str, Any], seed: int | None
 ) -> tuple[SampleTable | None, str]:
     """Draw a few items without counting them; say why where that is refused."""
+    buffer = deck.buffer(state["name"])
+    if buffer.layout.is_queue:
+        return await _next_in_line(buffer), ""
     if seed is None or not state["can_sample"]:
         return None, ""
-    buffer = deck.buffer(state["name"])
     buffers.check_sample_bytes(deck, buffer, ITEMS)
     try:
         drawn = await buffer.sample(ITEMS, seed=seed, peek=True)
@@ -159,6 +163,14 @@ async def _try_sample(
         drawn.arrays, items=layout.items, flat=layout.flat, seed=drawn.seed, position=drawn.position
     )
     return table, ""
+
+
+async def _next_in_line(buffer: LiveBuffer) -> SampleTable | None:
+    """Show what waits first in a queue, and take nothing."""
+    if buffer.layout.rows * buffer.config.item_bytes > MAX_SHOWN_BYTES:
+        return None
+    arrays = await buffer.next_in_line()
+    return None if arrays is None else sample_table(arrays, items=False, flat=False, seed=0, position=0)
 
 
 @router.get("/vaults", name="vaults_page")

@@ -46,6 +46,13 @@ _TRAJECTORY = {
     "max_size": None,
     "max_length_time_axis": None,
 }
+_QUEUE = {
+    "add_batch_size": REQUIRED,
+    "add_sequence_length": REQUIRED,
+    "sample_sequence_length": REQUIRED,
+    "max_length_time_axis": None,
+    "max_size": None,
+}
 _PRIORITISED = {"priority_exponent": 0.6, "device": "cpu"}
 
 ARGUMENTS: Final[dict[str, dict[str, Any]]] = {
@@ -55,10 +62,11 @@ ARGUMENTS: Final[dict[str, dict[str, Any]]] = {
     "prioritised_flat": _FLAT | _PRIORITISED,
     "prioritised_item": _ITEM | _PRIORITISED,
     "prioritised_trajectory": _TRAJECTORY | _PRIORITISED,
+    "trajectory_queue": _QUEUE,
 }
 """The arguments of each kind, by Flashbax's names, with their defaults."""
 
-KINDS_LATER: Final = ("trajectory_queue", "mixer", "clustered", "data_buffer")
+KINDS_LATER: Final = ("mixer", "clustered", "data_buffer")
 DEVICES: Final = ("cpu", "gpu", "tpu")
 
 
@@ -98,12 +106,18 @@ class Layout:
     flat: bool  # sampled as experience.first and experience.second
     independent: bool = False  # each row advances on its own, in runs that no item leaves
     missing_axes: tuple[int, ...] = ()  # which of the axes [B, K] a batch given to a flat face leaves out
+    add_sequence_length: int | None = None  # of a queue: what it says there is room for
     warnings: tuple[str, ...] = ()
 
     @property
     def capacity(self) -> int:
         """Timesteps over all rows."""
         return self.rows * self.time_axis
+
+    @property
+    def is_queue(self) -> bool:
+        """Whether every timestep is handed out once, in the order it came."""
+        return self.add_sequence_length is not None
 
     @property
     def stride(self) -> int:
@@ -156,6 +170,8 @@ def layout_of(kind: str, arguments: Mapping[str, Any], *, independent: bool = Fa
         NotSupportedError: for a kind that is known but has no layout.
     """
     given = _with_defaults(kind, arguments)
+    if "add_sequence_length" in given:
+        return _queue_layout(kind, given)
     if "max_length_time_axis" in given:
         layout = _trajectory_layout(kind, given, independent=independent)
     else:
@@ -283,11 +299,7 @@ def _trajectory_layout(kind: str, given: dict[str, Any], *, independent: bool) -
                 f"{(whole - time_axis) * rows} timesteps less over {rows} rows."
             )
     if length > time_axis:
-        raise InvalidArgumentError(
-            f"`sample_sequence_length` must be at most the time axis ({time_axis}, from `{typed}` "
-            f"{given[typed]}), got {length}.",
-            loc=("sample_sequence_length",),
-        )
+        raise _too_long(length, time_axis, typed, given)
     if min_time_axis > time_axis:
         raise InvalidArgumentError(
             f"`min_length_time_axis` must be at most the time axis ({time_axis}, from `{typed}` "
@@ -306,6 +318,38 @@ def _trajectory_layout(kind: str, given: dict[str, Any], *, independent: bool) -
         items=False,
         flat=False,
         warnings=(*warnings, *_sequence_warnings(length, period, min_time_axis), *_device_warnings(given)),
+    )
+
+
+def _queue_layout(kind: str, given: dict[str, Any]) -> Layout:
+    rows = integer_of(given, "add_batch_size", at_least=1)
+    length = integer_of(given, "sample_sequence_length", at_least=1)
+    if given["max_size"] is not None:  # as in Flashbax, it wins where both are given
+        given = given | {"max_length_time_axis": None}
+    typed, time_axis, warnings = _time_axis(given, rows)
+    if length > time_axis:
+        raise _too_long(length, time_axis, typed, given)
+    return Layout(
+        kind=kind,
+        rows=rows,
+        time_axis=time_axis,
+        min_time_axis=length,
+        sample_batch_size=rows,
+        sequence_length=length,
+        period=length,
+        priority_exponent=None,
+        items=False,
+        flat=False,
+        add_sequence_length=integer_of(given, "add_sequence_length", at_least=1),
+        warnings=tuple(warnings),
+    )
+
+
+def _too_long(length: int, time_axis: int, typed: str, given: dict[str, Any]) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"`sample_sequence_length` must be at most the time axis ({time_axis}, from `{typed}` "
+        f"{given[typed]}), got {length}.",
+        loc=("sample_sequence_length",),
     )
 
 

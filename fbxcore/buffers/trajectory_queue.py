@@ -16,9 +16,8 @@ import jax.numpy as jnp
 
 from fbxcore import _checks, _ring
 from fbxcore.buffers import trajectory_buffer
-from fbxcore.buffers.layout import integer_of
+from fbxcore.buffers.layout import layout_of
 from fbxcore.buffers.pytree import Fields, pytree, record
-from fbxcore.errors import InvalidArgumentError
 from fbxcore.types import Array, Experience
 
 
@@ -145,38 +144,26 @@ def make_trajectory_queue(
         >>> taken.experience.tolist(), bool(queue.can_sample(state))
         ([[0.0, 1.0]], False)
     """
-    given = {
-        "max_length_time_axis": max_length_time_axis,
-        "add_batch_size": add_batch_size,
-        "add_sequence_length": add_sequence_length,
-        "sample_sequence_length": sample_sequence_length,
-        "max_size": max_size,
-    }
-    rows = integer_of(given, "add_batch_size", at_least=1)
-    add_length = integer_of(given, "add_sequence_length", at_least=1)
-    length = integer_of(given, "sample_sequence_length", at_least=1)
-    time_axis = _time_axis(given, rows)
-    if length > time_axis:
-        raise InvalidArgumentError(
-            f"`sample_sequence_length` must be at most the time axis ({time_axis}), got {length}.",
-            loc=("sample_sequence_length",),
-        )
+    layout = layout_of(
+        "trajectory_queue",
+        {
+            "max_length_time_axis": max_length_time_axis,
+            "add_batch_size": add_batch_size,
+            "add_sequence_length": add_sequence_length,
+            "sample_sequence_length": sample_sequence_length,
+            "max_size": max_size,
+        },
+    )
+    _checks.warn(layout.warnings)
+    time_axis, length = layout.time_axis, layout.sequence_length
     return TrajectoryQueue(
-        init=functools.partial(init, add_batch_size=rows, max_length_time_axis=time_axis),
+        init=functools.partial(init, add_batch_size=layout.rows, max_length_time_axis=time_axis),
         add=add,
         sample=functools.partial(sample, sequence_length=length),
         can_sample=functools.partial(
             can_sample, sample_sequence_length=length, max_length_time_axis=time_axis
         ),
-        can_add=functools.partial(can_add, add_sequence_length=add_length, max_length_time_axis=time_axis),
+        can_add=functools.partial(
+            can_add, add_sequence_length=layout.add_sequence_length, max_length_time_axis=time_axis
+        ),
     )
-
-
-def _time_axis(given: dict[str, int | None], rows: int) -> int:
-    if given["max_size"] is None:
-        return integer_of(given, "max_length_time_axis", at_least=1)
-    time_axis = integer_of(given, "max_size", at_least=rows) // rows
-    _checks.warn(
-        (f"`max_size` {given['max_size']} sets the time axis of each of {rows} rows to {time_axis}.",)
-    )
-    return time_axis

@@ -16,7 +16,7 @@ is the base of them all.
 
 from fbxcore.client import errors
 from fbxcore.client._buffer import Buffer, Samples
-from fbxcore.client._requests import Added, Appended, Sample, Updated
+from fbxcore.client._requests import Added, Appended, Sample, Taken, Updated
 from fbxcore.client._vault import Vault
 from fbxcore.client.client import Client
 from fbxcore.client.errors import ClientError
@@ -29,6 +29,7 @@ __all__ = [
     "ClientError",
     "Sample",
     "Samples",
+    "Taken",
     "Updated",
     "Vault",
     "errors",

@@ -5,16 +5,19 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from fbxcore.client import _requests as requests
-from fbxcore.client._requests import Added, Sample, Updated
+from fbxcore.client._requests import Added, Sample, Taken, Updated
 from fbxcore.client._transport import Transport
-from fbxcore.client.errors import UnavailableError
+from fbxcore.client.errors import NotEnoughDataError, UnavailableError
 from fbxcore.errors import InvalidArgumentError
+
+_KEPT_S = 60.0  # how long a server keeps what was taken under a key
+_PAUSE_S = 0.1
 
 
 class Buffer:
@@ -102,6 +105,58 @@ class Buffer:
         With `seed`, batch i is drawn with `seed + i`. Close it, or use it in a `with` statement.
         """
         return Samples(self, batch_size, seed=seed, beta=beta, timeout_ms=timeout_ms, prefetch=prefetch)
+
+    def take(
+        self, batch_size: int | None = None, *, timeout_ms: int = 0, idempotency_key: str | None = None
+    ) -> Taken:
+        """Take the oldest sequences of a queue, each once: a lost answer is asked for again under its key.
+
+        What is taken is kept for a repeat until this thread takes again, and no longer than a minute.
+
+        Args:
+            batch_size: how many sequences, a multiple of the rows; by default one of each row.
+            timeout_ms: how long the server may wait until enough is there.
+            idempotency_key: names this take; made here where none is given. An error that leaves open
+                whether something was taken has it in `details`: take with it again.
+
+        Raises:
+            NotEnoughDataError: if too little waits.
+        """
+        key = idempotency_key or requests.new_key()
+        query = {
+            "batch_size": batch_size, "timeout_ms": timeout_ms or None, "client": self._transport.client,
+        }  # fmt: skip
+        request = requests.take(
+            self.name, format=self._format, query=query, key=key, wait_s=timeout_ms / 1000
+        )
+        try:
+            return requests.read_taken(self._transport.send(request))
+        except UnavailableError as error:
+            error.details["idempotency_key"] = key
+            raise
+
+    def takes(self, batch_size: int | None = None, *, timeout_ms: int = 10_000) -> Iterator[Taken]:
+        """Yield what is taken from a queue, for ever, waiting for what is not there yet.
+
+        Nothing is fetched ahead, so that nothing is lost when the loop ends. Where a server stops or starts
+        anew, the take under way is repeated under its key for as long as a server keeps it, a minute.
+        """
+        while True:
+            yield self._take_patiently(batch_size, timeout_ms)
+
+    def _take_patiently(self, batch_size: int | None, timeout_ms: int) -> Taken:
+        key, give_up = requests.new_key(), float("inf")
+        while True:
+            try:
+                return self.take(batch_size, timeout_ms=timeout_ms, idempotency_key=key)
+            except NotEnoughDataError:
+                give_up = float("inf")
+                time.sleep(0 if timeout_ms else _PAUSE_S)
+            except UnavailableError:
+                give_up = min(give_up, time.monotonic() + _KEPT_S)
+                if time.monotonic() >= give_up:
+                    raise
+                time.sleep(_PAUSE_S)
 
     def set_priorities(
         self, items: Sample | np.ndarray, priorities: np.ndarray, generations: np.ndarray | None = None

@@ -84,6 +84,16 @@ class Sample:
     position: int | None = None
 
 
+@dataclass(frozen=True)
+class Taken:
+    """What a queue handed out, once; `duplicate` if the same key was given it before."""
+
+    experience: dict[str, Any]  # nested; [k·B, L, ...]
+    position: int  # of the first timestep, per row since the last reset
+    sequence: int  # of the queue's log
+    duplicate: bool = False
+
+
 def get(*path: str, query: Mapping[str, Any] | None = None, **options: Any) -> Request:
     """Return a GET of JSON."""
     return Request("GET", url_of(*path, query=query), {"Accept": "application/json"}, **options)
@@ -120,6 +130,12 @@ def get_arrays(
 ) -> Request:
     """Return a GET of arrays."""
     return Request("GET", url_of(*path, query=query), {"Accept": FORMATS[format]}, wait_s=wait_s)
+
+
+def take(name: str, *, format: str, query: Mapping[str, Any], key: str, wait_s: float) -> Request:
+    """Return a take from a queue; sent again under its key, it gets the same."""
+    url = url_of("buffers", name, "take", query=query)
+    return Request("POST", url, {"Accept": FORMATS[format], "Idempotency-Key": key}, wait_s=wait_s)
 
 
 def url_of(*path: str, query: Mapping[str, Any] | None = None) -> str:
@@ -212,6 +228,14 @@ def read_sample(answer: Answer) -> Sample:
         seed=_number(answer.headers.get("X-Seed")),
         position=_number(answer.headers.get("X-Position")),
     )
+
+
+def read_taken(answer: Answer) -> Taken:
+    """Return what an answer handed out, its experience nested."""
+    arrays = read_arrays(answer)
+    experience = nest({name.removeprefix(_PREFIX): x for name, x in arrays.items()})
+    position, sequence = (int(answer.headers[name]) for name in ("X-Position", "X-Sequence"))
+    return Taken(experience, position, sequence, answer.headers.get("X-Duplicate") == "true")
 
 
 def pages(transport: Any, *path: str, query: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:

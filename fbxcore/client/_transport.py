@@ -8,6 +8,7 @@ import random
 import socket
 import threading
 import time
+import uuid
 import weakref
 from urllib.parse import urlsplit
 
@@ -52,6 +53,13 @@ class Transport:
             self._headers["Authorization"] = f"Bearer {token}"
         self._local = threading.local()
         self._all: weakref.WeakSet[http.client.HTTPConnection] = weakref.WeakSet()
+
+    @property
+    def client(self) -> str:
+        """A name for whoever sends from this thread: no two of its requests are under way at once."""
+        if not hasattr(self._local, "client"):
+            self._local.client = uuid.uuid4().hex
+        return self._local.client
 
     def send(self, request: Request) -> Answer:
         """Return the answer, sending again where the line broke and the request can be repeated.

@@ -4,7 +4,7 @@
 acknowledge only what is durable, and come back after a crash as acknowledged calls left them.
 """
 
-from fbxcore.live.answers import Added, Sample, Updated
+from fbxcore.live.answers import Added, Sample, Taken, Updated
 from fbxcore.live.checkpoint import Counters
 from fbxcore.live.config import DURABILITIES, BufferConfig, check_name, load_config
 from fbxcore.live.describe import describe_buffer
@@ -24,6 +24,7 @@ __all__ = [
     "LiveBuffer",
     "LiveVault",
     "Sample",
+    "Taken",
     "Updated",
     "check_name",
     "check_source",

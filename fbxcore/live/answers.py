@@ -29,6 +29,16 @@ class Sample:
 
 
 @dataclass(frozen=True)
+class Taken:
+    """Arrays named as on the wire, handed out once."""
+
+    arrays: dict[str, np.ndarray]
+    position: int  # of their first timestep, per row since the last reset
+    sequence: int  # of the log
+    duplicate: bool  # the key was given the same before
+
+
+@dataclass(frozen=True)
 class Updated:
     """The answer to new priorities."""
 

@@ -30,6 +30,9 @@ class Counters:
     sampled: int = 0  # items handed out
     updated: int = 0  # priorities set
     stale: int = 0  # priorities that came too late
+    taken: int = 0  # of a queue: the position of the next timestep to hand out
+    oldest: int = 0  # of a queue: the position of the first timestep it holds
+    reserved: int = 0  # of a queue: timesteps per row that were taken and are kept for a repeat
 
     def and_sampled(self, num_items: int) -> Counters:
         """Return these with more items handed out; `replace` would cost as much as a small draw."""

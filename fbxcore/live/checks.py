@@ -39,6 +39,12 @@ def check_experience(
             code="structure_mismatch",
             loc=(name,),
         )
+    if layout.is_queue and steps > layout.time_axis:
+        raise InvalidArgumentError(
+            f"Leaf `{name}` must have at most {layout.time_axis} timesteps on axis 1, the time axis of the "
+            f"queue, got {steps}. Send it in smaller parts.",
+            loc=(name,),
+        )
     return checked, steps
 
 

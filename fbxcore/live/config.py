@@ -110,9 +110,24 @@ class BufferConfig:
                 f"bytes each), got {self.layout.sample_batch_size}.",
                 loc=("sample_batch_size",),
             )
+        if self.layout.is_queue:
+            self._check_queue()
         if self.rate_limiter is not None:
             self.rate_limiter.check(self.layout)
         return self
+
+    def _check_queue(self) -> None:
+        if self.rate_limiter is not None:
+            raise NotSupportedError(
+                "`rate_limiter` must be left out for a queue, whose adds wait for its takes as it is.",
+                loc=("rate_limiter",),
+            )
+        if self.layout.add_sequence_length > self.layout.time_axis:
+            raise InvalidArgumentError(
+                f"`add_sequence_length` must be at most the time axis ({self.layout.time_axis}), got "
+                f"{self.layout.add_sequence_length}.",
+                loc=("add_sequence_length",),
+            )
 
     def to_json(self) -> dict[str, Any]:
         """Return the object `parse` reads, with `created_at`."""

@@ -25,7 +25,7 @@ def describe_buffer(
     """Return the whole answer about a buffer; with fresh counters, about one that is not made yet."""
     layout = config.layout
     position = counters.position - counters.ring_start
-    held = min(position, layout.time_axis)
+    held = counters.position - counters.taken if layout.is_queue else min(position, layout.time_axis)
     needed = max(0, layout.min_time_axis - held)
     return {
         "name": config.name,
@@ -51,6 +51,20 @@ def describe_buffer(
         "limiter": limiter,
         "warnings": list(layout.warnings),
         "created_at": iso_time(config.created_at),
+    } | (_describe_queue(config, counters) if layout.is_queue else {})
+
+
+def _describe_queue(config: BufferConfig, counters: Counters) -> dict[str, Any]:
+    """Return what only a queue has, and what of it means something else; timesteps over all rows."""
+    layout = config.layout
+    waiting = counters.position - counters.taken
+    room = layout.time_axis - waiting - counters.reserved
+    return {
+        "is_full": room == 0,
+        "can_add": room >= layout.add_sequence_length,
+        "waiting": waiting * layout.rows,
+        "reserved": counters.reserved * layout.rows,
+        "taken": counters.sampled * layout.sequence_length,
     }
 
 

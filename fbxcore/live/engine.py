@@ -18,8 +18,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from fbxcore.errors import FbxError, UnavailableError
+from fbxcore.errors import FbxError, NotEnoughDataError, UnavailableError
 from fbxcore.live.frames import Frame, Kind, leaves_of
+from fbxcore.live.queue_ring import QueueRing
 from fbxcore.live.ring import Ring
 from fbxcore.types import Leaves
 
@@ -138,7 +139,9 @@ def apply_frames(ring: Ring, frames: list[Frame]) -> None:
     else:
         answer = _APPLY[frames[0].kind](ring, frames[0])
         ring.counters = replace(ring.counters, sequence=frames[0].sequence)
-        _tell(frames[0], answer | {"sequence": frames[0].sequence})
+        if not isinstance(answer, FbxError):
+            answer |= {"sequence": frames[0].sequence}
+        _tell(frames[0], answer)
 
 
 def _apply_adds(ring: Ring, frames: list[Frame]) -> None:
@@ -157,10 +160,9 @@ def add_leaves(ring: Ring, frame: Frame) -> Leaves:
 
 def added_answer(ring: Ring, frame: Frame, position: int) -> dict[str, Any]:
     """Return the answer to an add after which a row had `position` timesteps."""
-    rows, time_axis = ring.layout.rows, ring.layout.time_axis
     return {
-        "added": frame.steps * rows,
-        "size": min(position, time_axis) * rows,
+        "added": frame.steps * ring.layout.rows,
+        "size": ring.size_at(position),
         "position": position,
         "sequence": frame.sequence,
     }
@@ -181,6 +183,17 @@ def _apply_priorities(ring: Ring, frame: Frame) -> dict[str, Any]:
     return dict(ring.set_priorities(indices, priorities, generations))
 
 
+def _apply_take(ring: QueueRing, frame: Frame) -> dict[str, Any] | FbxError:
+    """Hand out what waits, or only let go of what was kept for a repeat."""
+    meta = frame.meta
+    if "released" in meta:
+        return ring.release(meta["released"])
+    try:
+        return ring.take(meta["steps"], frame.sequence, meta.get("key"), meta.get("client"), frame.read)
+    except NotEnoughDataError as error:  # a reset came between
+        return error
+
+
 def _apply_reset(ring: Ring, _: Frame) -> dict[str, Any]:
     ring.reset()
     return {}
@@ -191,7 +204,12 @@ def _apply_sampled(ring: Ring, frame: Frame) -> dict[str, Any]:
     return {}
 
 
-_APPLY = {Kind.PRIORITIES: _apply_priorities, Kind.RESET: _apply_reset, Kind.SAMPLED: _apply_sampled}
+_APPLY = {
+    Kind.PRIORITIES: _apply_priorities,
+    Kind.TAKE: _apply_take,
+    Kind.RESET: _apply_reset,
+    Kind.SAMPLED: _apply_sampled,
+}
 
 
 def _tell(frame: Frame, answer: dict[str, Any] | FbxError) -> None:

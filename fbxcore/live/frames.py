@@ -55,6 +55,7 @@ class Frame:
     sequence: int = 0
     position: int = 0
     done: Callable[[Any], None] | None = None  # told the answer, or the error
+    read: Callable[[Any, np.ndarray], None] | None = None  # given a queue's ring and the slots taken
 
     @property
     def end(self) -> int:

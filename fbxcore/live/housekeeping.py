@@ -75,7 +75,9 @@ class Housekeeper:
         )
 
     async def log_sampled(self) -> None:
-        """Write down how many items were handed out."""
+        """Write down how many items were handed out, which a queue's takes say themselves."""
+        if self._config.layout.is_queue:
+            return
         sampled = self._ring.counters.sampled
         if sampled != self._logged_sampled:
             await self._journal.put(Frame(Kind.SAMPLED, {"sampled": sampled}))
@@ -89,6 +91,6 @@ class Housekeeper:
         counters, bookkeeping = await self._engine.ask(lambda ring: (ring.counters, ring.bookkeeping()))
         checkpoint = Checkpoint(journal.log.id, counters, bookkeeping, journal.ledger.to_json())
         await asyncio.to_thread(checkpoint.save, self._directory)
-        oldest = max(counters.ring_start, counters.position - self._ring.layout.time_axis)
+        oldest = self._ring.oldest_of(counters)
         below = oldest if journal.persister is None else journal.persister.applied.position
         await asyncio.to_thread(journal.log.drop, below_sequence=counters.sequence + 1, below_position=below)

@@ -31,7 +31,9 @@ class Journal:
     Args:
         on_frame: called in the log's thread with each durable frame; it must see to it that the frame's
             `done` is called with the answer.
-        settled: called on the loop whenever a frame was applied or refused, also when nobody waits.
+        began: called on the loop with each frame that is handed in.
+        settled: called on the loop with each frame that was applied or refused, also when nobody waits, and
+            with the answer, None where it was refused.
     """
 
     def __init__(
@@ -42,7 +44,8 @@ class Journal:
         writer: VaultWriter | None,
         durability: str,
         on_frame: Callable[[Frame], None],
-        settled: Callable[[], None] = lambda: None,
+        began: Callable[[Frame], None] = lambda _: None,
+        settled: Callable[[Frame, dict[str, Any] | None], None] = lambda _, __: None,
     ):
         self.spec = spec
         self.ledger = Ledger()
@@ -51,6 +54,7 @@ class Journal:
         if writer is not None:
             self.persister = Persister(writer, Applied.of(writer, self.log.id))
         self._on_frame = on_frame
+        self._began = began
         self._settled = settled
 
     def start(self, *, next_sequence: int, position: int) -> None:
@@ -85,13 +89,25 @@ class Journal:
             "writer": writer,
             "sequence": sequence,
         }
-        if (answer := await self.ledger.earlier(**identity)) is not None:
-            return answer | {"duplicate": True}
-        waited = admit is not None and await admit()  # meanwhile somebody else may have been first
-        if waited and (answer := await self.ledger.earlier(**identity)) is not None:
+        return await self.once(Frame(Kind.ADD, body=body, steps=steps), identity, admit)
+
+    async def once(
+        self, frame: Frame, identity: Identity, admit: Callable[[], Any] | None = None
+    ) -> dict[str, Any]:
+        """Hand in a frame unless its request was taken before; return the answer, with `duplicate`.
+
+        Args:
+            admit: awaited before a new request is taken, and returns whether that took waiting; raises to
+                refuse it.
+        """
+        while (answer := await self.ledger.earlier(**identity)) is None:
+            if admit is None or not await admit():
+                break  # else somebody may have been first meanwhile, with this request or with its room
+        else:
             return answer | {"duplicate": True}
         created = time.time()
-        future = self.put(Frame(Kind.ADD, _meta(identity, created), body, steps))
+        frame.meta |= _meta(identity, created)
+        future = self.put(frame)
         self.ledger.begin(future, created, **identity)
         return await asyncio.shield(future) | {"duplicate": False}
 
@@ -99,8 +115,9 @@ class Journal:
         """Hand a frame to the log; the future resolves once it is durable and applied."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[dict[str, Any]] = loop.create_future()
-        future.add_done_callback(lambda _: self._settled())
+        future.add_done_callback(lambda done: self._settled(frame, _answer_of(done)))
         frame.done = lambda answer: loop.call_soon_threadsafe(_settle, future, answer)
+        self._began(frame)
         self.log.append(frame, frame.done)
         return future
 
@@ -149,6 +166,10 @@ class Journal:
                 code="backpressure",
                 retry_after_s=1,
             ) from error
+
+
+def _answer_of(done: asyncio.Future) -> dict[str, Any] | None:
+    return None if done.cancelled() or done.exception() is not None else done.result()
 
 
 async def _fingerprint(body: list[memoryview]) -> str:

@@ -227,6 +227,14 @@ def check_identity(key: str | None, writer: str | None, sequence: int | None) ->
         )
 
 
+def check_client(client: str | None) -> None:
+    """Refuse a client's name that cannot be kept."""
+    if client is not None and not 0 < len(client) <= MAX_KEY:
+        raise InvalidArgumentError(
+            f"`client` must have 1 to {MAX_KEY} characters, got {len(client)}.", loc=("query", "client")
+        )
+
+
 async def _settled(future: asyncio.Future) -> None:
     """Wait until a future is done, whatever came of it."""
     try:

@@ -21,7 +21,7 @@ from fbxcore.errors import (
     NotEnoughDataError,
     NotSupportedError,
 )
-from fbxcore.live.answers import Added, Sample, Updated
+from fbxcore.live.answers import Added, Sample, Taken, Updated
 from fbxcore.live.applied import Applied
 from fbxcore.live.checkpoint import Checkpoint
 from fbxcore.live.checks import (
@@ -40,8 +40,10 @@ from fbxcore.live.gate import Gate
 from fbxcore.live.histograms import age_histogram, priority_histogram
 from fbxcore.live.housekeeping import METRICS, Housekeeper
 from fbxcore.live.journal import Journal
+from fbxcore.live.queue_ring import QueueRing
 from fbxcore.live.recovery import restore_ring
 from fbxcore.live.ring import Ring, Room, new_room
+from fbxcore.live.takes import Takes
 from fbxcore.live.timeseries import Timeseries
 from fbxcore.live.vaults import open_vault
 from fbxcore.types import Leaves
@@ -62,6 +64,7 @@ class LiveBuffer:
         self._engine: Engine
         self._journal: Journal
         self._gate: Gate
+        self._takes: Takes | None = None  # of a queue
         self._housekeeper: Housekeeper
         self._closed = False
 
@@ -95,6 +98,9 @@ class LiveBuffer:
         )
         counters = buffer._ring.counters
         buffer._gate = Gate(buffer._ring, buffer.config.rate_limiter)
+        if buffer.layout.is_queue:
+            buffer._takes = Takes(buffer.config, buffer._engine, buffer._journal, buffer._gate)
+            buffer._takes.start()
         buffer._engine.start()
         buffer._journal.start(next_sequence=counters.sequence + 1, position=counters.position)
         buffer._housekeeper.start(is_warm=config is not None)
@@ -108,7 +114,8 @@ class LiveBuffer:
         return buffer
 
     def _open(self, vaults: Path, progress: Callable[[int, int], None], *, is_new: bool, saves: bool) -> None:
-        self._ring = Ring(self.layout, self.config.spec)  # first: it is what may not fit
+        ring = QueueRing if self.layout.is_queue else Ring
+        self._ring = ring(self.layout, self.config.spec)  # first: it is what may not fit
         self._engine = Engine(self._ring, self.config.name)
         writer = open_vault(self.config, vaults)
         try:
@@ -118,7 +125,8 @@ class LiveBuffer:
                 writer=writer,
                 durability=self.config.durability,
                 on_frame=self._engine.apply,
-                settled=lambda: self._gate.wake(),
+                began=self._began,
+                settled=self._settled,
             )
             checkpoint = Checkpoint.load(self.directory, self._journal.log.id)
             restore_ring(self._ring, self._journal, checkpoint, progress)
@@ -153,6 +161,8 @@ class LiveBuffer:
         self._closed = True
         self._gate.close()
         self._housekeeper.stop()
+        if self._takes is not None:
+            self._takes.close()
         for finish in (self._housekeeper.log_sampled, self._journal.flush, self._housekeeper.checkpoint):
             try:
                 await finish()
@@ -160,6 +170,15 @@ class LiveBuffer:
                 _log.warning("Buffer %s: the log keeps what it could not finish: %s", self.config.name, error)
         await asyncio.to_thread(self._journal.close)
         await asyncio.to_thread(self._engine.close)
+
+    def _began(self, frame: Frame) -> None:
+        if self._takes is not None:
+            self._takes.began(frame)
+
+    def _settled(self, frame: Frame, answer: dict[str, Any] | None) -> None:
+        if self._takes is not None:
+            self._takes.settled(frame, answer)
+        self._gate.wake()
 
     # What it is
 
@@ -183,8 +202,7 @@ class LiveBuffer:
     @property
     def refilled_from(self) -> set[Path]:
         """The vaults that hold timesteps of the ring, for after a restart."""
-        persister, counters = self._journal.persister, self._ring.counters
-        oldest = max(counters.ring_start, counters.position - self.layout.time_axis)
+        persister, oldest = self._journal.persister, self._ring.oldest_of(self._ring.counters)
         return set() if persister is None else persister.stretches.paths_since(oldest)
 
     def describe(self) -> dict[str, Any]:
@@ -252,11 +270,16 @@ class LiveBuffer:
             key=idempotency_key,
             writer=writer,
             sequence=sequence,
-            admit=lambda: self._gate.admit_add(steps * self.layout.rows, deadline),
+            admit=lambda: self._admit_add(steps, deadline),
         )
         if "size" not in answer:
             answer |= {"added": 0, "size": self._ring.size, "position": self._ring.position, "sequence": None}
         return Added(**answer, durable=self.config.durability == "fsync")
+
+    async def _admit_add(self, steps: int, deadline: float) -> bool:
+        if self._takes is not None:
+            return await self._takes.admit_add(steps, deadline)
+        return await self._gate.admit_add(steps * self.layout.rows, deadline)
 
     async def fill(self, leaves: Leaves) -> None:
         """Add leaves as `add` does, but past the limiter and waiting for the vault."""
@@ -297,6 +320,8 @@ class LiveBuffer:
             UnavailableError: if the limiter still blocks after `timeout_ms`.
         """
         self._gate.check_open()
+        if self._takes is not None:
+            raise _not_for(self.config, "sample", "take")
         number = check_batch_size(self.config, batch_size)
         check_beta(self.config, beta)
         check_seed(seed)
@@ -309,6 +334,40 @@ class LiveBuffer:
             except NotEnoughDataError as error:
                 refusal = error
             await self._gate.wait(deadline, lambda error=refusal: error)
+
+    async def take(
+        self,
+        batch_size: int | None = None,
+        *,
+        idempotency_key: str | None = None,
+        client: str | None = None,
+        timeout_ms: int = 0,
+        room: Room = new_room,
+    ) -> Taken:
+        """Take the oldest sequences of a queue, `[k·B, L, ...]`: each is handed out once.
+
+        Args:
+            batch_size: k·B, a multiple of the rows B; by default one sequence of each row.
+            idempotency_key: keeps what is taken for a repeat, which gets the very same, until the client
+                takes again and no longer than a minute.
+            client: who takes.
+            room: gives the arrays to fill; called once, by the engine's thread.
+
+        Raises:
+            NotEnoughDataError: if too little waits after `timeout_ms`.
+            ConflictError: if the key was used for another request, or what it took is no longer kept.
+        """
+        self._gate.check_open()
+        if self._takes is None:
+            raise _not_for(self.config, "take", "sample")
+        deadline = _deadline(timeout_ms)
+        return await self._takes.take(
+            batch_size, key=idempotency_key, client=client, deadline=deadline, room=room
+        )
+
+    async def next_in_line(self) -> dict[str, np.ndarray] | None:
+        """Return what the next take of a queue gives, and leave it there; None if too little waits."""
+        return None if self._takes is None else await self._takes.next_in_line()
 
     async def _draw(
         self, number: int, seed: int | None, beta: float | None, peek: bool, room: Room
@@ -332,6 +391,13 @@ class LiveBuffer:
             return Updated(0, 0)
         answer = await self._journal.put(Frame(Kind.PRIORITIES, body=priorities_body(*checked)))
         return Updated(answer["updated"], answer["stale"])
+
+
+def _not_for(config: BufferConfig, asked: str, instead: str) -> NotSupportedError:
+    return NotSupportedError(
+        f"`{asked}` must be asked of another kind, got kind {config.kind!r}. Use `{instead}`.",
+        code="method_not_allowed",
+    )
 
 
 def _deadline(timeout_ms: int) -> float:

@@ -7,17 +7,20 @@ of the log is applied as it was the first time. Priorities and counters therefor
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from fbxcore.errors import DamagedError
+from fbxcore.errors import DamagedError, FbxError
 from fbxcore.live.checkpoint import Checkpoint
 from fbxcore.live.engine import add_leaves, added_answer, apply_frames
 from fbxcore.live.frames import HEADER_BYTES, Frame, Kind
 from fbxcore.live.journal import Journal
+from fbxcore.live.queue_recovery import restore_queue
 from fbxcore.live.ring import Ring
 from fbxcore.spec import dtype_of
 
@@ -47,9 +50,11 @@ def _restore_checkpoint(
     ring: Ring, journal: Journal, checkpoint: Checkpoint, frames: Iterator[Frame]
 ) -> Iterator[Frame]:
     """Restore what the checkpoint stands for; return the frames behind it."""
+    if ring.layout.is_queue:
+        return restore_queue(ring, journal, checkpoint, frames)
     counters = checkpoint.counters
     time_axis, rows = ring.layout.time_axis, ring.layout.rows
-    start = max(counters.ring_start, counters.position - time_axis)
+    start = ring.oldest_of(counters)
     experience = {
         name: np.zeros((rows, time_axis, *leaf.shape), dtype_of(leaf.dtype))
         for name, leaf in ring.spec.items()
@@ -122,13 +127,24 @@ def _replay(ring: Ring, journal: Journal, frames: Iterator[Frame]) -> None:
             if frame.kind is Kind.ADD:
                 position += frame.steps
                 journal.ledger.restore(frame.meta, added_answer(ring, frame, position))
+            elif frame.kind is Kind.TAKE and "key" in frame.meta:
+                frame.done = functools.partial(_note_take, journal, frame.meta)
         apply_frames(ring, group)
+
+
+def _note_take(journal: Journal, meta: dict[str, Any], answer: dict[str, Any] | FbxError) -> None:
+    if not isinstance(answer, FbxError):
+        journal.ledger.restore(meta, answer)
 
 
 def _catch_up_with_vault(ring: Ring, journal: Journal) -> None:
     """Add what only the vault still has: without `fsync` the log may have lost its end."""
     applied = journal.persister.applied if journal.persister is not None else None
     if applied is None or ring.counters.position >= applied.position:
+        return
+    if ring.layout.is_queue:  # nobody knows which of them were taken, and none is handed out twice
+        ring.skip_to(applied.position)
+        ring.counters = replace(ring.counters, sequence=max(ring.counters.sequence, applied.sequence))
         return
     start = max(ring.counters.position, applied.position - ring.layout.time_axis)
     ring.skip_to(start)

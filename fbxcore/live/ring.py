@@ -69,6 +69,14 @@ class Ring:
         """Timesteps held, over all rows."""
         return self.held * self.layout.rows
 
+    def size_at(self, position: int) -> int:
+        """Timesteps held over all rows, once a row was given so many since the last reset."""
+        return min(position, self.layout.time_axis) * self.layout.rows
+
+    def oldest_of(self, counters: Counters) -> int:
+        """Return the position, in the log, of the oldest timestep held where counters stand."""
+        return max(counters.ring_start, counters.position - self.layout.time_axis)
+
     @property
     def needed(self) -> int:
         """Timesteps missing before an item may be sampled."""

@@ -19,6 +19,7 @@ def schema(api: Api) -> dict:
         ("post", "/api/v1/buffers"), ("put", "/api/v1/buffers/{name}"), ("get", "/api/v1/buffers"),
         ("delete", "/api/v1/buffers/{name}"), ("post", "/api/v1/buffers/{name}/experience"),
         ("get", "/api/v1/buffers/{name}/sample"), ("post", "/api/v1/buffers/{name}/sample"),
+        ("post", "/api/v1/buffers/{name}/take"),
         ("patch", "/api/v1/buffers/{name}/priorities"), ("get", "/api/v1/buffers/{name}/histogram"),
         ("post", "/api/v1/vaults"), ("get", "/api/v1/vaults/{vault_name}/{vault_uid}/slice"),
         ("post", "/api/v1/vaults/{vault_name}/{vault_uid}/experience"),

@@ -107,7 +107,7 @@ def test_a_dry_run_of_put_makes_nothing_and_finds_what_is_there(api: Api) -> Non
     ("change", "code", "field"),
     [
         ({"kind": "mixer"}, "not_supported", "kind"),
-        ({"kind": "trajectory_queue"}, "not_supported", "kind"),
+        ({"kind": "data_buffer"}, "not_supported", "kind"),
         ({"kind": "magic"}, "invalid_argument", "kind"),
         ({"kind": None}, "invalid_argument", "kind"),
         ({"kind": ["flat"]}, "invalid_argument", "kind"),

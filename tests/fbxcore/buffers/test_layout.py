@@ -101,6 +101,16 @@ def test_a_missing_argument_is_named():
             layout_of(kind, {})
 
 
+def test_a_queue_hands_out_sequences_of_every_row():
+    """A size of 30 over 4 rows is 7 slots each; a batch is one sequence of each row."""
+    given = {"add_batch_size": 4, "add_sequence_length": 3, "sample_sequence_length": 5, "max_size": 30}
+    layout = layout_of("trajectory_queue", given)
+    assert (layout.time_axis, layout.min_time_axis, layout.sample_batch_size) == (7, 5, 4)
+    assert layout.is_queue and not layout_of("trajectory", TRAJECTORY).is_queue
+    with pytest.raises(InvalidArgumentError, match="`sample_sequence_length` must be at most the time axis"):
+        layout_of("trajectory_queue", given | {"sample_sequence_length": 8})
+
+
 def test_raised_lengths_are_said():
     """A minimum below a sequence, and a period above it, come with a warning each."""
     layout = layout_of("trajectory", {**TRAJECTORY, "min_length_time_axis": 2, "period": 7})
