@@ -7,6 +7,7 @@ from typing import Any
 
 _MODULES = (
     "episode_buffer",
+    "epoch_sampler",
     "flat_buffer",
     "item_buffer",
     "mixer",
