@@ -32,7 +32,7 @@ bench: $(VENV)/.dev  ## Ratios against peers, measured in one run
 	$(BIN)/python -m benchmarks
 
 lint: $(VENV)/.dev
-	$(BIN)/ruff check app fbxcore tests benchmarks migrations
+	$(BIN)/ruff check app fbxcore docs/examples tests benchmarks migrations
 
 lock: $(VENV)/.dev  ## Pin what is installed: names and versions only
 	$(BIN)/python -m pip freeze --exclude-editable > requirements.lock

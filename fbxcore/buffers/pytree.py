@@ -27,6 +27,9 @@ class Fields(Mapping):
     def __len__(self) -> int:
         return len(self.__dataclass_fields__)
 
+    def __hash__(self) -> int:
+        return hash(tuple(self.values()))  # Mapping has none; a buffer may be a static argument of `jax.jit`
+
     def replace(self: T, **changes: Any) -> T:
         """Return a copy with some fields changed."""
         return dataclasses.replace(self, **changes)

@@ -157,3 +157,14 @@ def test_shard_map_over_two_devices(kind):
 
     assert len(jax.tree.leaves(found)[0].sharding.device_set) == 2
     assert_same(found, both(name, buffer))
+
+
+def test_a_buffer_is_a_static_argument(kind):
+    """A buffer may be given to `jit` as it is, and is equal to its copies alone."""
+    name, buffer = kind
+    begin = jax.jit(lambda buffer, timestep: buffer.init(timestep), static_argnums=0)
+    state = begin(buffer, {"x": jnp.zeros(())})
+
+    assert jax.tree.leaves(state)
+    assert buffer.replace() == buffer and hash(buffer.replace()) == hash(buffer)
+    assert buffer != MAKERS[name]()
