@@ -7,6 +7,7 @@ from benchmarks.http import http_ratios
 from benchmarks.report import interleaved, print_table
 from benchmarks.vault import vault_ratios
 from benchmarks.vault_peers import TARGETS, peer_ratios, stream_ratios
+from benchmarks.vault_writes import log_rows, print_logged, print_writes, write_rows
 
 
 def check(rows, peers):
@@ -46,6 +47,21 @@ def test_the_engine_is_measured_beside_flashbax():
 def test_the_vault_is_measured_beside_flashbax():
     """Appends and reads are compared."""
     check(vault_ratios(), {"Flashbax Vault"})
+
+
+def test_what_a_write_costs_is_counted(capsys):
+    """Of incompressible records at least their bytes are written, and no more stays than was written."""
+    rows = write_rows()
+    logged = log_rows()
+    print_writes(rows)
+    print_logged(logged)
+
+    for row in rows:
+        for cost in (row.ours, row.theirs):
+            assert cost.seconds > 0 and cost.files > 0
+            assert 0 < cost.on_disk <= cost.written
+        assert row.ours.written > 0.9 or not row.work.startswith("MuJoCo")
+    assert [line.startswith("| ") for line in capsys.readouterr().out.splitlines()].count(True) >= 10
 
 
 def test_the_vault_is_measured_beside_other_stores():

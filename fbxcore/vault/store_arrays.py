@@ -38,7 +38,9 @@ _WRITER = {
 }
 
 _READER = {"cache_pool": {"total_bytes_limit": 16 << 20}}
-"""Tree nodes, and chunks of long reads: a reader shows one generation, so they never go stale."""
+"""For the nodes of the tree of keys; one generation never changes, so they never go stale."""
+_READ_ONCE = {"recheck_cached_data": False, "cache_pool": {"total_bytes_limit": 0}}
+"""Decoded chunks are kept by ourselves; kept here too, they would drive the nodes out."""
 
 _CACHE_BYTES = 64 << 20
 _SHORT_BYTES = 8 << 20
@@ -92,9 +94,9 @@ class Database:
 
     def _open(self, path: str, context: ts.Context) -> ts.Future:
         spec = {"driver": "zarr", "kvstore": {**self._spec, "path": path}}
-        # One generation never changes, so what a reader has decoded needs no second look.
-        recheck = {} if self._mode["write"] else {"recheck_cached_data": False}
-        return ts.open({**spec, **recheck}, context=context, open=True, **self._mode)
+        if not self._mode["write"]:
+            spec |= _READ_ONCE
+        return ts.open(spec, context=context, open=True, **self._mode)
 
     def _check(self, structure: Structure) -> None:
         """Refuse arrays that are not what `metadata.json` says."""

@@ -155,8 +155,8 @@ class Vault:
         steps = resolve_slice(reader.length, first=reader.first, **given)
         names = self._names(reader.structure)
         arrays = reader.read(steps.start, steps.stop, leaves=list(names))
-        arrays, index, is_full = jax.device_put((arrays, np.int32(0), np.bool_(True)))
-        return TrajectoryBufferState(self._experience(reader.structure, arrays), index, is_full)
+        experience = self._experience(reader.structure, {name: jnp.asarray(x) for name, x in arrays.items()})
+        return TrajectoryBufferState(experience, *_full())
 
     def _newest(self) -> VaultReader:
         manifest = read_manifest(self.path)
@@ -231,6 +231,12 @@ class Vault:
                 f"'{label_of(self.path)}'. Write at least every {time_axis} timesteps.",
                 stacklevel=3,
             )
+
+
+@jax.jit
+def _full() -> tuple[Array, Array]:
+    """Return index and fullness of a full buffer: new arrays each time, sooner than two copied there."""
+    return jnp.int32(0), jnp.bool_(True)
 
 
 class _Received:

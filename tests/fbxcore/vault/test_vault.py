@@ -257,3 +257,15 @@ def test_another_writer_is_told():
     with VaultWriter.open(vault.path), pytest.raises(ConflictError, match="one writer"):
         vault.write(state(3))
     assert vault.write(state(3)) == 3
+
+
+def test_what_was_read_may_be_given_away():
+    """A jitted function may take the state's memory over: the next read gives arrays of its own."""
+    vault = new()
+    vault.write(state(5))
+    for leaf in jax.tree_util.tree_leaves(vault.read()):
+        leaf.delete()
+
+    again = vault.read()
+    assert np.asarray(again.experience["x"]).ravel().tolist() == [0, 1, 2, 3, 4]
+    assert (int(again.current_index), bool(again.is_full)) == (0, True)
