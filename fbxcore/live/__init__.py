@@ -13,6 +13,7 @@ from fbxcore.live.live_buffer import LiveBuffer
 from fbxcore.live.live_vault import Appended, LiveVault
 from fbxcore.live.ring import new_room
 from fbxcore.live.vaults import check_source, load
+from fbxcore.live.whole import adopt_whole
 
 __all__ = [
     "DURABILITIES",
@@ -26,6 +27,7 @@ __all__ = [
     "Sample",
     "Taken",
     "Updated",
+    "adopt_whole",
     "check_name",
     "check_source",
     "describe_buffer",

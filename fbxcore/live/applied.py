@@ -52,15 +52,19 @@ class Applied:
         return msgspec.json.decode(saved, type=Applied) if saved else None
 
     @staticmethod
-    def of(writer: VaultWriter, log_id: str) -> Applied:
+    def of(writer: VaultWriter, log_id: str, *, position: int = 0, sequence: int = 0) -> Applied:
         """Return the vault's record of this log, making it if the log is new to the vault.
+
+        Args:
+            position: where a new log begins.
+            sequence: the last frame before a new log.
 
         Raises:
             ConflictError: if somebody else wrote to the vault since.
         """
         applied = Applied.saved_in(writer)
         if applied is None or applied.log != log_id:
-            applied = Applied(log_id, writer.length)
+            applied = Applied(log_id, writer.length - position, position, sequence, position)
             writer.put({APPLIED_KEY: applied.to_bytes()})
         if applied.length != writer.length:
             raise ConflictError(

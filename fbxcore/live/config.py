@@ -23,6 +23,7 @@ DURABILITIES = {
     "os": "Acknowledged data survive a crash of the server, not a power loss.",
     "none": "Nothing survives the end of the server but what was committed to a vault.",
 }
+CHANGEABLE = ("rate_limiter", "durability", "retain_steps")
 _KINDS = tuple(ARGUMENTS)
 _LATER_FIELDS = ("retention", "idle_end_s", "max_times_sampled")
 _FIELDS = (
@@ -128,6 +129,28 @@ class BufferConfig:
                 f"{self.layout.add_sequence_length}.",
                 loc=("add_sequence_length",),
             )
+
+    def changed(self, given: Mapping[str, Any]) -> BufferConfig:
+        """Return this configuration with the changes a JSON object asks for, checked as at the creation.
+
+        Raises:
+            InvalidArgumentError: for a value that is refused, and a field that a buffer keeps for good.
+        """
+        for name in given:
+            if name not in CHANGEABLE:
+                raise NotSupportedError(
+                    f"`{name}` must be left as it is: {', '.join(f'`{n}`' for n in CHANGEABLE)} can be "
+                    "changed while a buffer runs. Make another buffer for the rest.",
+                    loc=(name,),
+                )
+        changes: dict[str, Any] = {}
+        if "rate_limiter" in given:
+            changes["rate_limiter"] = LimiterConfig.parse(given["rate_limiter"])
+        if "durability" in given:
+            changes["durability"] = _durability(given["durability"])
+        if "retain_steps" in given:
+            changes["retain_steps"] = _retain_steps(given["retain_steps"], self.persist_to)
+        return replace(self, **changes).checked()
 
     def to_json(self) -> dict[str, Any]:
         """Return the object `parse` reads, with `created_at`."""

@@ -25,6 +25,11 @@ class Gate:
         self._changed.set()
         self._changed = asyncio.Event()
 
+    def change(self, config: LimiterConfig | None) -> None:
+        """Go by another limiter from now on, or by none."""
+        self._limiter = Limiter(config) if config is not None else None
+        self.wake()
+
     def close(self) -> None:
         """Send everybody away, for good."""
         self._closed = True

@@ -8,13 +8,14 @@ import time
 from pathlib import Path
 
 from fbxcore.errors import FbxError
-from fbxcore.live.checkpoint import Checkpoint
+from fbxcore.live.checkpoint import Checkpoint, Counters
 from fbxcore.live.config import BufferConfig
 from fbxcore.live.engine import Engine
 from fbxcore.live.frames import Frame, Kind
 from fbxcore.live.journal import Journal
 from fbxcore.live.ring import Ring
 from fbxcore.live.timeseries import Timeseries
+from fbxcore.live.whole import remove_whole
 
 METRICS = ("size", "added", "sampled", "updated")
 _log = logging.getLogger("flashdeck")
@@ -25,8 +26,9 @@ class Housekeeper:
 
     def __init__(self, directory: Path, config: BufferConfig, ring: Ring, engine: Engine, journal: Journal):
         self.timeseries = Timeseries(METRICS)
+        self.base: Counters | None = None  # where the log's base stands, while the ring needs it
         self._directory = directory
-        self._config = config
+        self.config = config
         self._ring = ring
         self._engine = engine
         self._journal = journal
@@ -57,7 +59,7 @@ class Housekeeper:
             try:
                 await self._keep_house()
             except (FbxError, OSError) as error:
-                _log.warning("Buffer %s: housekeeping is tried again: %s", self._config.name, error)
+                _log.warning("Buffer %s: housekeeping is tried again: %s", self.config.name, error)
 
     async def _keep_house(self) -> None:
         await self.log_sampled()
@@ -76,7 +78,7 @@ class Housekeeper:
 
     async def log_sampled(self) -> None:
         """Write down how many items were handed out, which a queue's takes say themselves."""
-        if self._config.layout.is_queue:
+        if self.config.layout.is_queue:
             return
         sampled = self._ring.counters.sampled
         if sampled != self._logged_sampled:
@@ -86,11 +88,15 @@ class Housekeeper:
     async def checkpoint(self) -> None:
         """Save all that is not experience, and drop the log segments that are no longer needed."""
         journal = self._journal
-        if self._config.durability == "none" and journal.persister is None:
+        if self.config.durability == "none" and journal.persister is None:
             return  # there would be nothing to restore it to
         counters, bookkeeping = await self._engine.ask(lambda ring: (ring.counters, ring.bookkeeping()))
         checkpoint = Checkpoint(journal.log.id, counters, bookkeeping, journal.ledger.to_json())
+        await asyncio.to_thread(journal.log.sync)  # the log is never behind its checkpoint
         await asyncio.to_thread(checkpoint.save, self._directory)
         oldest = self._ring.oldest_of(counters)
+        if self.base is not None and self.base.position <= oldest:
+            await asyncio.to_thread(remove_whole, self._directory)
+            self.base = None
         below = oldest if journal.persister is None else journal.persister.applied.position
         await asyncio.to_thread(journal.log.drop, below_sequence=counters.sequence + 1, below_position=below)

@@ -31,6 +31,7 @@ class Journal:
     Args:
         on_frame: called in the log's thread with each durable frame; it must see to it that the frame's
             `done` is called with the answer.
+        begins_at: the sequence and position behind which a new log begins.
         began: called on the loop with each frame that is handed in.
         settled: called on the loop with each frame that was applied or refused, also when nobody waits, and
             with the answer, None where it was refused.
@@ -46,13 +47,16 @@ class Journal:
         on_frame: Callable[[Frame], None],
         began: Callable[[Frame], None] = lambda _: None,
         settled: Callable[[Frame, dict[str, Any] | None], None] = lambda _, __: None,
+        begins_at: tuple[int, int] = (0, 0),
     ):
         self.spec = spec
         self.ledger = Ledger()
         self.log = Log(directory, self._on_durable, durability=durability)
         self.persister: Persister | None = None
         if writer is not None:
-            self.persister = Persister(writer, Applied.of(writer, self.log.id))
+            sequence, position = begins_at
+            applied = Applied.of(writer, self.log.id, position=position, sequence=sequence)
+            self.persister = Persister(writer, applied)
         self._on_frame = on_frame
         self._began = began
         self._settled = settled

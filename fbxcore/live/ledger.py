@@ -59,6 +59,7 @@ class Ledger:
     def __init__(self) -> None:
         self._keys: OrderedDict[str, Entry] = OrderedDict()
         self._writers: dict[str, WriterEntry] = {}
+        self._noted: list[tuple[str, list[Any]]] | None = None  # writers' answers since `begin_moment`
 
     async def earlier(
         self, *, key: str | None, body_fingerprint: str, writer: str | None, sequence: int | None
@@ -147,6 +148,8 @@ class Ledger:
         entry = self._writers.setdefault(writer, WriterEntry())
         if sequence > entry.last:
             entry.last, entry.fingerprint, entry.result = sequence, body_fingerprint, result
+            if self._noted is not None:
+                self._noted.append((writer, [sequence, body_fingerprint, result]))
 
     def restore(self, meta: dict[str, Any], result: dict[str, Any]) -> None:
         """Note an add that was read back from the log."""
@@ -176,6 +179,18 @@ class Ledger:
             if entry.last >= 0
         }
         return {"keys": keys, "writers": writers}
+
+    def begin_moment(self) -> dict[str, Any]:
+        """Return what `end_moment` needs to tell what was answered up to a moment that comes."""
+        self._noted = []
+        return self.to_json()["writers"]
+
+    def end_moment(self, writers: dict[str, Any], sequence: int) -> dict[str, Any]:
+        """Return what a checkpoint keeps of the answers up to a sequence number of the log."""
+        noted, self._noted = self._noted, None
+        keys = {k: e for k, e in self.to_json()["keys"].items() if e[2].get("sequence", 0) <= sequence}
+        last = {name: e for name, e in noted or () if e[2].get("sequence", 0) <= sequence}
+        return {"keys": keys, "writers": writers | last}
 
     def load(self, saved: dict[str, Any]) -> None:
         """Take over what a checkpoint kept."""

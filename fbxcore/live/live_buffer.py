@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from fbxcore.errors import (
 )
 from fbxcore.live.answers import Added, Sample, Taken, Updated
 from fbxcore.live.applied import Applied
-from fbxcore.live.checkpoint import Checkpoint
+from fbxcore.live.checkpoint import Checkpoint, Counters
 from fbxcore.live.checks import (
     check_batch_size,
     check_beta,
@@ -34,6 +34,7 @@ from fbxcore.live.checks import (
 )
 from fbxcore.live.config import BufferConfig, load_config, save_config
 from fbxcore.live.describe import describe_buffer, describe_persister
+from fbxcore.live.durability import change_durability, forget
 from fbxcore.live.engine import Engine, priorities_body
 from fbxcore.live.frames import Frame, Kind
 from fbxcore.live.gate import Gate
@@ -46,6 +47,7 @@ from fbxcore.live.ring import Ring, Room, new_room
 from fbxcore.live.takes import Takes
 from fbxcore.live.timeseries import Timeseries
 from fbxcore.live.vaults import open_vault
+from fbxcore.live.whole import Whole, save_whole
 from fbxcore.types import Leaves
 from fbxcore.vault.retention import retain_steps
 from fbxcore.vault.store import VaultWriter
@@ -66,6 +68,7 @@ class LiveBuffer:
         self._gate: Gate
         self._takes: Takes | None = None  # of a queue
         self._housekeeper: Housekeeper
+        self._changing = asyncio.Lock()  # one change or snapshot at a time
         self._closed = False
 
     # Opening and closing
@@ -81,6 +84,8 @@ class LiveBuffer:
         first: Callable[[LiveBuffer], Awaitable[None]] | None = None,
     ) -> LiveBuffer:
         """Make a buffer in a directory, or bring the one that lies there back to where it was.
+
+        A new one begins as the snapshot that `adopt_whole` put into the directory, or empty.
 
         Args:
             config: of a new buffer; None opens what is there.
@@ -117,6 +122,10 @@ class LiveBuffer:
         ring = QueueRing if self.layout.is_queue else Ring
         self._ring = ring(self.layout, self.config.spec)  # first: it is what may not fit
         self._engine = Engine(self._ring, self.config.name)
+        base = Whole.load(
+            self.directory, self.config.spec, rows=self.layout.rows, time_axis=self.layout.time_axis
+        )
+        begins_at = (0, 0) if base is None else (base.counters.sequence, base.counters.position)
         writer = open_vault(self.config, vaults)
         try:
             self._journal = Journal(
@@ -127,10 +136,15 @@ class LiveBuffer:
                 on_frame=self._engine.apply,
                 began=self._began,
                 settled=self._settled,
+                begins_at=begins_at,
             )
             checkpoint = Checkpoint.load(self.directory, self._journal.log.id)
-            restore_ring(self._ring, self._journal, checkpoint, progress)
+            if base is not None and base.counters.sequence > checkpoint.counters.sequence:
+                checkpoint = Checkpoint(checkpoint.log, base.counters, base.bookkeeping, base.ledger)
+            restore_ring(self._ring, self._journal, checkpoint, progress, base)
             self._note_lost_end()
+            if self.config.durability == "none" and writer is None:
+                forget(self.directory, self._journal)
             if is_new and self.config.retain_steps is not None:
                 retain_steps(writer, self.config.retain_steps)
             if is_new:
@@ -145,6 +159,7 @@ class LiveBuffer:
         self._housekeeper = Housekeeper(
             self.directory, self.config, self._ring, self._engine, self._journal
         )
+        self._housekeeper.base = None if base is None else base.counters
 
     def _note_lost_end(self) -> None:
         """Where the views are ahead of a log that lost its end, save what they stand for first of all."""
@@ -179,6 +194,43 @@ class LiveBuffer:
         if self._takes is not None:
             self._takes.settled(frame, answer)
         self._gate.wake()
+
+    async def change(self, given: Mapping[str, Any]) -> None:
+        """Change what can be changed while it runs (`CHANGEABLE`); whoever waits looks again.
+
+        Raises:
+            InvalidArgumentError: if a value is refused, or a field is kept for good; nothing changed.
+        """
+        self._gate.check_open()
+        async with self._changing:
+            config = self.config.changed(given)
+            if config.retain_steps != self.config.retain_steps:
+                await asyncio.to_thread(retain_steps, self.vault_writer, config.retain_steps)
+            if config.durability != self.config.durability:
+                base = await change_durability(
+                    self.directory, self.config, config, self._journal, self._engine
+                )
+                self._housekeeper.base = base or self._housekeeper.base
+            else:
+                await asyncio.to_thread(save_config, self.directory, config)
+            self.config = self._housekeeper.config = config
+            self._gate.change(config.rate_limiter)
+
+    async def snapshot(
+        self, directory: Path, progress: Callable[[int, int], None] = lambda _done, _total: None
+    ) -> Counters:
+        """Write all of it, as of one moment, to a directory; adds and samples go on meanwhile.
+
+        Args:
+            progress: told how many bytes, of how many, are copied.
+
+        Returns:
+            The counters at that moment.
+        """
+        self._gate.check_open()
+        async with self._changing:
+            counters, _ = await save_whole(directory, self._engine, self._journal.ledger, progress)
+        return counters
 
     # What it is
 

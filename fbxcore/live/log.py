@@ -112,9 +112,17 @@ class Log:
     def set_durability(self, durability: str) -> Future[int]:
         """Keep frames otherwise from the next one on; the future resolves to the last sequence before it.
 
-        Without durability nothing of the log is kept; with `fsync` all that was written before is synced.
+        With `fsync` all that was written before is synced first.
         """
         return self._do(lambda: self._set_durability(durability))
+
+    def remove_segments(self) -> None:
+        """Delete what was written, which a log without durability does not need."""
+        with self._lock:
+            self._close_file()
+            for segment in self.segments:
+                segment.path.unlink(missing_ok=True)
+            self.segments.clear()
 
     def sync(self) -> None:
         """Make what was written so far survive a power loss, which `os` does not do by itself."""
@@ -178,8 +186,7 @@ class Log:
     def _set_durability(self, durability: str) -> int:
         if durability == "fsync":
             self.sync()
-        if durability == "none":
-            self._remove_segments()
+        self._is_gap = self._is_gap or self.durability == "none"
         self.durability = durability
         return self.next_sequence - 1
 
@@ -251,13 +258,6 @@ class Log:
             f"The log must reach the disk, got {os.strerror(error.errno or 0)}. "
             "Restart once the disk works."
         )
-
-    def _remove_segments(self) -> None:
-        with self._lock:
-            self._close_file()
-            for segment in self.segments:
-                segment.path.unlink()
-            self.segments.clear()
 
     def _close_file(self) -> None:
         if self._file is not None:

@@ -10,12 +10,13 @@ from fbxcore.live.checkpoint import Checkpoint
 from fbxcore.live.frames import Frame, Kind, leaves_of
 from fbxcore.live.journal import Journal
 from fbxcore.live.queue_ring import QueueRing
+from fbxcore.live.whole import Whole
 
 _BLOCK_STEPS = 1024
 
 
 def restore_queue(
-    ring: QueueRing, journal: Journal, checkpoint: Checkpoint, frames: Iterator[Frame]
+    ring: QueueRing, journal: Journal, checkpoint: Checkpoint, frames: Iterator[Frame], base: Whole | None
 ) -> Iterator[Frame]:
     """Restore a fresh ring to where a checkpoint stands; return the frames behind it.
 
@@ -25,6 +26,9 @@ def restore_queue(
     counters = checkpoint.counters
     ring.begin_restore(checkpoint.bookkeeping, counters)
     at = counters.oldest
+    if base is not None and base.counters.position > at and base.counters.ring_start == counters.ring_start:
+        ring.place_whole(base.counters, base.bookkeeping, base.experience)
+        at = base.counters.position
     if journal.persister is not None:
         at = _place_from_vault(ring, journal, at, counters.position)
     later: list[Frame] = []

@@ -212,12 +212,54 @@ class QueueRing:
 
     def begin_restore(self, bookkeeping: Leaves, counters: Counters) -> None:
         """Take over everything but the timesteps themselves, which `place` brings."""
-        kept = msgspec.json.decode(bookkeeping["reservations"].tobytes(), type=list[Reservation])
+        kept = _reservations(bookkeeping)
         self._clear()
         self.counters = counters
         self.reservations = {reservation.sequence: reservation for reservation in kept}
         self._slots = {r.sequence: self._free.pop(r.steps) for r in kept}
         self._waiting.push(self._free.pop(self.held))
+
+    def whole(self) -> tuple[Counters, dict[str, np.ndarray]]:
+        """Return counters and all else that is needed beside the timesteps by slot: which lies in which."""
+        slots = np.concatenate([slots for _, slots in self._spans()])
+        return self.counters, self.bookkeeping() | {"slots": slots}
+
+    def place_whole(self, counters: Counters, bookkeeping: Leaves, experience: Leaves) -> None:
+        """Write what is held of another ring's whole, its experience `[B, T, ...]` by slot."""
+        kept, slots, at = _reservations(bookkeeping), bookkeeping["slots"], 0
+        spans = [*((r.start, r.steps) for r in kept), (counters.taken, counters.position - counters.taken)]
+        for start, steps in spans:
+            places = slots[at : at + steps]
+            self.place(start, {name: leaf[:, places] for name, leaf in experience.items()})
+            at += steps
+
+    def step_shapes(self) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+        """Return shape `[B * T, ...]` and dtype of all timesteps, by leaf."""
+        steps = self.layout.rows * self.layout.time_axis
+        return {name: ((steps, *leaf.shape), dtype_of(leaf.dtype)) for name, leaf in self.spec.items()}
+
+    def copy_steps(self, name: str, start: int, stop: int, into: np.ndarray) -> None:
+        """Copy a leaf's timesteps `[start, stop)`, counted by slot over all rows, into an array."""
+        leaf = self._arrays[name]
+        into[...] = leaf.reshape(-1, *leaf.shape[2:])[start:stop]
+
+    def mark(self) -> tuple[int, int]:
+        """Return what tells later which timesteps were written since: epoch and position."""
+        return self.counters.epoch, self.counters.position
+
+    def changed_since(self, mark: tuple[int, int]) -> list[tuple[int, int]]:
+        """Return the slots, as ranges counted over all rows, of what is held and was written since."""
+        epoch, before = mark
+        before = before if epoch == self.counters.epoch else self.counters.ring_start
+        new = [slots[max(0, before - start) :] for start, slots in self._spans()]
+        slots = np.sort(np.concatenate(new))
+        runs = np.split(slots, np.flatnonzero(np.diff(slots) > 1) + 1) if len(slots) else []
+        length = self.layout.time_axis
+        return [
+            (row * length + int(run[0]), row * length + int(run[-1]) + 1)
+            for row in range(self.layout.rows)
+            for run in runs
+        ]
 
     def place(self, position: int, leaves: Leaves) -> None:
         """Write those timesteps of leaves `[B, K, ...]`, the first at a position, that are held."""
@@ -241,6 +283,10 @@ class QueueRing:
     def warm_ups(self) -> list[Callable[[Any], None]]:
         """Return nothing: nothing is compiled."""
         return []
+
+
+def _reservations(bookkeeping: Leaves) -> list[Reservation]:
+    return msgspec.json.decode(bookkeeping["reservations"].tobytes(), type=list[Reservation])
 
 
 class _Line:

@@ -22,18 +22,24 @@ from fbxcore.live.frames import HEADER_BYTES, Frame, Kind
 from fbxcore.live.journal import Journal
 from fbxcore.live.queue_recovery import restore_queue
 from fbxcore.live.ring import Ring
+from fbxcore.live.whole import Whole
 from fbxcore.spec import dtype_of
 
 _JOIN_STEPS = 1024
 
 
 def restore_ring(
-    ring: Ring, journal: Journal, checkpoint: Checkpoint, progress: Callable[[int, int], None]
+    ring: Ring,
+    journal: Journal,
+    checkpoint: Checkpoint,
+    progress: Callable[[int, int], None],
+    base: Whole | None = None,
 ) -> None:
     """Restore a fresh ring and its journal from checkpoint, vault and log.
 
     Args:
         progress: told how many bytes of the log, of how many, are done.
+        base: what the log begins from; the checkpoint is the base's own or a later one.
 
     Raises:
         DamagedError: if timesteps the ring must hold are neither in the vault nor in the log.
@@ -41,27 +47,30 @@ def restore_ring(
     journal.ledger.load(checkpoint.ledger)
     frames = journal.replay(checkpoint.counters.sequence, progress)
     if checkpoint.counters.sequence:
-        frames = _restore_checkpoint(ring, journal, checkpoint, frames)
+        frames = _restore_checkpoint(ring, journal, checkpoint, frames, base)
     _replay(ring, journal, frames)
     _catch_up_with_vault(ring, journal)
 
 
 def _restore_checkpoint(
-    ring: Ring, journal: Journal, checkpoint: Checkpoint, frames: Iterator[Frame]
+    ring: Ring, journal: Journal, checkpoint: Checkpoint, frames: Iterator[Frame], base: Whole | None
 ) -> Iterator[Frame]:
     """Restore what the checkpoint stands for; return the frames behind it."""
     if ring.layout.is_queue:
-        return restore_queue(ring, journal, checkpoint, frames)
+        return restore_queue(ring, journal, checkpoint, frames, base)
     counters = checkpoint.counters
     time_axis, rows = ring.layout.time_axis, ring.layout.rows
-    start = ring.oldest_of(counters)
-    experience = {
-        name: np.zeros((rows, time_axis, *leaf.shape), dtype_of(leaf.dtype))
-        for name, leaf in ring.spec.items()
-    }
-    at = start
+    at = ring.oldest_of(counters)
+    if base is not None and base.counters.position >= at and base.counters.ring_start == counters.ring_start:
+        experience = {name: np.array(leaf) for name, leaf in base.experience.items()}
+        at = base.counters.position
+    else:
+        experience = {
+            name: np.zeros((rows, time_axis, *leaf.shape), dtype_of(leaf.dtype))
+            for name, leaf in ring.spec.items()
+        }
     if journal.persister is not None:
-        at = _fill_from_vault(experience, journal, start, counters.position, counters.ring_start)
+        at = _fill_from_vault(experience, journal, at, counters.position, counters.ring_start)
     later: list[Frame] = []
     for frame in frames:
         if frame.sequence > counters.sequence:

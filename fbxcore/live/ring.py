@@ -211,6 +211,37 @@ class Ring:
         """Return all of the state that is not experience, as copies."""
         return {name: np.array(x) for name, x in self.core.export_state(self.state).items()}
 
+    def whole(self) -> tuple[Counters, dict[str, np.ndarray]]:
+        """Return counters and all else that is needed beside the timesteps by slot."""
+        return self.counters, self.bookkeeping()
+
+    def step_shapes(self) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+        """Return shape `[B * T, ...]` and dtype of all timesteps, by leaf."""
+        steps = self.layout.rows * self.layout.time_axis
+        return {name: ((steps, *leaf.shape), dtype_of(leaf.dtype)) for name, leaf in self.spec.items()}
+
+    def copy_steps(self, name: str, start: int, stop: int, into: np.ndarray) -> None:
+        """Copy a leaf's timesteps `[start, stop)`, counted over all rows, into an array."""
+        leaf = self.state.experience[name]
+        flat = (np.asarray(leaf) if self._on_host else leaf).reshape(-1, *leaf.shape[2:])
+        _as_stored(into)[...] = flat[start:stop]
+
+    def mark(self) -> tuple[int, np.ndarray]:
+        """Return what tells later which timesteps were written since: the epoch, and each row's position."""
+        kept = {name: np.array(self.state[name], np.int64) for name in ("laps", "write_index")}
+        return self.counters.epoch, kept["laps"] * self.layout.time_axis + kept["write_index"]
+
+    def changed_since(self, mark: tuple[int, np.ndarray]) -> list[tuple[int, int]]:
+        """Return the timesteps written since a mark as ranges, counted over all rows."""
+        (epoch, before), (now, after) = mark, self.mark()
+        before = before if epoch == now else np.zeros_like(after)
+        ranges, length = [], self.layout.time_axis
+        for row, (first, end) in enumerate(zip(before.tolist(), after.tolist(), strict=True)):
+            begin, count = first % length, min(end - first, length)
+            spans = [(begin, min(begin + count, length)), (0, begin + count - length)]
+            ranges += [(row * length + a, row * length + b) for a, b in spans if a < b]
+        return ranges
+
     def restore(self, experience: Leaves, bookkeeping: Leaves, counters: Counters) -> None:
         """Take over a whole state; experience is `[B, T, ...]` by slot."""
         self.counters = counters

@@ -76,8 +76,8 @@ def set_retention(writer: VaultWriter, retention: Retention) -> None:
     writer.put({RETENTION_KEY: content if retention else None})
 
 
-def retain_steps(writer: VaultWriter, number: int) -> None:
-    """Let a vault keep the newest so many timesteps, and its other limits as they are."""
+def retain_steps(writer: VaultWriter, number: int | None) -> None:
+    """Let a vault keep the newest so many timesteps, or all; its other limits stay as they are."""
     former = retention_of(writer)
     if former.retain_steps != number:
         set_retention(writer, replace(former, retain_steps=number))

@@ -170,7 +170,7 @@ def test_a_lost_id_is_not_made_anew(tmp_path):
 
 
 def test_a_changed_configuration_is_noticed(tmp_path):
-    """A flipped bit in any byte of `config.json` is damage, also where it would still parse."""
+    """A flipped bit in any byte of `config.json` is damage, even where it parses, or changes nothing."""
     made = config(persist_to="run/1", durability="os")
     save_config(tmp_path, made)
     path = tmp_path / "config.json"
