@@ -81,21 +81,13 @@ def sample(
     total = num_items(buffer_state, layout)
     state = _begun(state, buffer_state, total)
     seed = jax.random.bits(jax.random.fold_in(state.rng_key, state.epoch), (2,), jnp.uint32)
-    size = trajectory_buffer.size_of(buffer_state)
-
-    def place(indices: list[Array], seed: Array, position: Array, *counters: Array) -> list[tuple]:
-        total, current_index, size = counters
-        oldest = jnp.where(size == layout.time_axis, current_index, 0)
-        found = []
-        for i in indices:
-            number = permuted(jnp.minimum(position + i, jnp.maximum(total - 1, 0)), total, seed)
-            start = (oldest + number // layout.rows * layout.period) % layout.time_axis
-            found.append((number % layout.rows, start, ()))
-        return found
-
     num = layout.sample_batch_size
-    operands = (seed, state.position, total, buffer_state.current_index, size)
-    sequences, _ = _ring.read_at(buffer_state.experience, place, num, layout.sequence_length, *operands)
+    indices = jnp.minimum(state.position + jnp.arange(num, dtype=jnp.int32), jnp.maximum(total - 1, 0))
+    numbers = permuted(indices, total, *rounds_of(seed, total))
+    size = trajectory_buffer.size_of(buffer_state)
+    oldest = jnp.where(size == layout.time_axis, buffer_state.current_index, 0)
+    starts = (oldest + numbers // layout.rows * layout.period) % layout.time_axis
+    sequences = _ring.read(buffer_state.experience, numbers % layout.rows, starts, layout.sequence_length)
     drawn = EpochSample(
         experience=_shaped(sequences, layout),
         mask=jnp.arange(num, dtype=jnp.int32) < total - state.position,
@@ -135,23 +127,33 @@ def num_batches(buffer_state: TrajectoryBufferState, layout: Layout) -> Array:
     return -(-num_items(buffer_state, layout) // layout.sample_batch_size)
 
 
-def permuted(index: Array, total: Array, seed: Array) -> Array:
-    """Return where a permutation of `total` places puts each of them.
+def rounds_of(seed: Array, total: Array) -> tuple[Array, Array]:
+    """Return pivots, int32, and keys, uint32, of the rounds of a shuffle of `total` places.
+
+    Args:
+        seed: uint32 `[2]`, which shuffle it is.
+        total: `[]`, int32.
+    """
+    words = _mixed(seed[0] + jnp.arange(ROUNDS, dtype=jnp.uint32) * jnp.uint32(0x9E3779B9))
+    pivots = words % jnp.maximum(total, 1).astype(jnp.uint32)
+    return pivots.astype(jnp.int32), _mixed(words ^ seed[1])
+
+
+def permuted(index: Array, total: Array, pivots: Array, keys: Array) -> Array:
+    """Return where a shuffle of `total` places puts each of them.
 
     Args:
         index: int32, `[]` or `[N]`, below `total`.
         total: `[]`, int32.
-        seed: uint32 `[2]`, which permutation it is.
+        pivots: `[ROUNDS]`, from `rounds_of`.
+        keys: likewise.
     """
-    total = jnp.maximum(total, 1)
 
     def shuffle(turn: Array, index: Array) -> Array:
-        word = _mixed(seed[0] + turn.astype(jnp.uint32) * jnp.uint32(0x9E3779B9))
-        pivot = (word % total.astype(jnp.uint32)).astype(jnp.int32)
-        mirrored = pivot - index
+        mirrored = pivots[turn] - index
         mirrored = jnp.where(mirrored < 0, mirrored + total, mirrored)
         greater = jnp.maximum(index, mirrored).astype(jnp.uint32)
-        is_swapped = _mixed(greater ^ _mixed(word ^ seed[1])) >> 31
+        is_swapped = _mixed(greater ^ keys[turn]) >> 31
         return jnp.where(is_swapped == 1, mirrored, index)
 
     return lax.fori_loop(jnp.int32(0), jnp.int32(ROUNDS), shuffle, index)

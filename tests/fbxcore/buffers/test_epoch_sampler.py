@@ -8,23 +8,30 @@ import numpy as np
 import pytest
 
 import fbxcore as fbx
-from fbxcore.buffers.epoch_sampler import permuted
+from fbxcore.buffers.epoch_sampler import permuted, rounds_of
 from fbxcore.errors import InvalidArgumentError
 
 SEEDS = jax.random.bits(jax.random.key(7), (20_000, 2), jnp.uint32)
 
 
+def orders_of(total, seeds):
+    """Return where the shuffle of each seed puts each place."""
+    places = jnp.arange(total, dtype=jnp.int32)
+    order = lambda seed: permuted(places, jnp.int32(total), *rounds_of(seed, jnp.int32(total)))  # noqa: E731
+    return np.asarray(jax.vmap(order)(seeds))
+
+
 @pytest.mark.parametrize("total", [1, 2, 3, 7, 64, 1000])
 def test_a_shuffle_is_a_permutation(total):
     """Every place is put somewhere, and no two to the same place, for 50 seeds."""
-    places = jax.vmap(permuted, in_axes=(None, None, 0))(jnp.arange(total), jnp.int32(total), SEEDS[:50])
+    places = orders_of(total, SEEDS[:50])
 
     assert (np.sort(places, axis=1) == np.arange(total)).all()
 
 
 def test_all_orders_of_four_are_equally_likely():
     """The 24 orders come 20,000 / 24 times each: chi-square below 49.7 (23 degrees, p = 0.001)."""
-    orders = np.asarray(jax.vmap(permuted, in_axes=(None, None, 0))(jnp.arange(4), jnp.int32(4), SEEDS))
+    orders = orders_of(4, SEEDS)
     numbers = {order: k for k, order in enumerate(itertools.permutations(range(4)))}
     counts = np.bincount([numbers[tuple(order)] for order in orders.tolist()], minlength=24)
 
@@ -33,7 +40,7 @@ def test_all_orders_of_four_are_equally_likely():
 
 def test_where_an_item_comes_and_what_follows_it_is_left_to_chance():
     """Of ten items, the place of the fourth and the pair of the first two are uniform, by chi-square."""
-    orders = np.asarray(jax.vmap(permuted, in_axes=(None, None, 0))(jnp.arange(10), jnp.int32(10), SEEDS))
+    orders = orders_of(10, SEEDS)
     place = np.bincount(orders[:, 3], minlength=10)
     pairs = np.bincount(10 * orders[:, 0] + orders[:, 1], minlength=100).reshape(10, 10)
 
