@@ -6,6 +6,7 @@ import importlib
 from typing import Any
 
 _MODULES = (
+    "clustered_buffer",
     "episode_buffer",
     "epoch_sampler",
     "flat_buffer",

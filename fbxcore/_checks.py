@@ -7,7 +7,7 @@ import warnings
 import jax
 
 from fbxcore.errors import StructureError
-from fbxcore.types import Experience
+from fbxcore.types import Array, Experience
 
 
 def check_batch(held: Experience, batch: Experience) -> None:
@@ -16,16 +16,39 @@ def check_batch(held: Experience, batch: Experience) -> None:
     Raises:
         StructureError: naming the leaf; it is an `AssertionError` too, as Flashbax raises.
     """
+    pairs = _named_pairs(held, batch)
+    steps = pairs[0][2].shape[1:2]
+    for name, leaf, new in pairs:
+        _check_leaf(name, leaf, new, steps)
+
+
+def check_items(held: Experience, batch: Experience, num: int) -> None:
+    """Refuse items `[N, ...]` that are not of the structure, shapes and dtypes held as `[B, T, ...]`.
+
+    Raises:
+        StructureError: naming the leaf.
+    """
+    for name, leaf, new in _named_pairs(held, batch):
+        if new.shape != (num, *leaf.shape[2:]):
+            wanted = ", ".join(map(str, [num, *leaf.shape[2:]]))
+            raise StructureError(
+                f"Leaf `{name}` must have shape [{wanted}], got {list(new.shape)}.", loc=(name,)
+            )
+        _check_dtype(name, leaf, new)
+
+
+def _named_pairs(held: Experience, batch: Experience) -> list[tuple[str, Array, Array]]:
+    """Return name, held and given array of each leaf."""
     if jax.tree.structure(held) != jax.tree.structure(batch):
         raise StructureError(
             f"`batch` must have the structure {jax.tree.structure(held)} of the buffer, "
             f"got {jax.tree.structure(batch)}."
         )
     have = jax.tree_util.tree_leaves_with_path(held)
-    given = jax.tree.leaves(batch)
-    steps = given[0].shape[1:2]
-    for (path, leaf), new in zip(have, given, strict=True):
-        _check_leaf(jax.tree_util.keystr(path, simple=True, separator="/"), leaf, new, steps)
+    return [
+        (jax.tree_util.keystr(path, simple=True, separator="/"), leaf, new)
+        for (path, leaf), new in zip(have, jax.tree.leaves(batch), strict=True)
+    ]
 
 
 def _check_leaf(name: str, held, new, steps: tuple[int, ...]) -> None:
@@ -38,6 +61,10 @@ def _check_leaf(name: str, held, new, steps: tuple[int, ...]) -> None:
             f"Leaf `{name}` must have at most {time_axis} timesteps, as the time axis does, got {steps[0]}.",
             loc=(name,),
         )
+    _check_dtype(name, held, new)
+
+
+def _check_dtype(name: str, held: Array, new: Array) -> None:
     if new.dtype != held.dtype:
         raise StructureError(f"Leaf `{name}` must have dtype {held.dtype}, got {new.dtype}.", loc=(name,))
 

@@ -98,6 +98,16 @@ def read_at(
     return choose(looped, gathered, ring, *operands)
 
 
+def read_step(ring: Experience, row: Array, slot: Array) -> Experience:
+    """Return one timestep of one row, `[1, 1, ...]`; for loops."""
+    return jax.tree.map(lambda x: _slice(x, row, slot, 1, 1), ring)
+
+
+def write_step(ring: Experience, step: Experience, row: Array, slot: Array) -> Experience:
+    """Write one timestep `[1, 1, ...]` of one row; for loops."""
+    return jax.tree.map(lambda x, new: _update(x, new, row, slot), ring, step)
+
+
 def is_small(batch: Experience) -> bool:
     """Return whether writing a batch moves so few bytes that it should be one piece of code."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(batch)) <= _SMALL

@@ -230,7 +230,7 @@ def _flat_layout(kind: str, given: dict[str, Any]) -> Layout:
             f"got {min_length}.",
             loc=("min_length",),
         )
-    warnings = [*_cut_by_rows("max_length", max_length, rows)]
+    warnings = [*cut_by_rows("max_length", max_length, rows)]
     if min_time_axis < 2:
         warnings.append(
             f"`min_length` {min_length} is raised to 2 timesteps a row: a transition has two of them."
@@ -371,15 +371,16 @@ def _time_axis(given: dict[str, Any], rows: int) -> tuple[str, int, list[str]]:
         return "max_length_time_axis", integer_of(given, "max_length_time_axis", at_least=1), []
     time_axis = integer_of(given, "max_size", at_least=rows) // rows
     set_by = f"`max_size` {max_size} sets the time axis of each of {rows} rows to {time_axis}."
-    return "max_size", time_axis, [set_by, *_cut_by_rows("max_size", max_size, rows)]
+    return "max_size", time_axis, [set_by, *cut_by_rows("max_size", max_size, rows)]
 
 
-def _cut_by_rows(name: str, asked: int, rows: int) -> list[str]:
+def cut_by_rows(name: str, asked: int, rows: int, word: str = "rows", unit: str = "timesteps") -> list[str]:
+    """Return what to say about a length that does not divide into so many rows."""
     cut = asked % rows
     if not cut:
         return []
     return [
-        f"`{name}` {asked} over {rows} rows leaves {asked // rows} timesteps each, {asked - cut} in all: "
+        f"`{name}` {asked} over {rows} {word} leaves {asked // rows} {unit} each, {asked - cut} in all: "
         f"{cut} cut."
     ]
 
