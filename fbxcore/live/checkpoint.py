@@ -30,6 +30,7 @@ class Counters:
     sampled: int = 0  # items handed out
     updated: int = 0  # priorities set
     stale: int = 0  # priorities that came too late
+    sampled_before: int = 0  # items handed out before the last reset
     taken: int = 0  # of a queue: the position of the next timestep to hand out
     oldest: int = 0  # of a queue: the position of the first timestep it holds
     reserved: int = 0  # of a queue: timesteps per row that were taken and are kept for a repeat
@@ -44,6 +45,7 @@ class Counters:
             self.sampled + num_items,
             self.updated,
             self.stale,
+            self.sampled_before,
         )
 
 

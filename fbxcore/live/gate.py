@@ -74,8 +74,12 @@ class Gate:
         return waited
 
     def _now(self) -> dict[str, int]:
+        """Count from the last reset, or an emptied buffer would wait for what it may not be given."""
         counters = self._ring.counters
-        return {"inserts": counters.position * self._ring.layout.rows, "samples": counters.sampled}
+        return {
+            "inserts": (counters.position - counters.ring_start) * self._ring.layout.rows,
+            "samples": counters.sampled - counters.sampled_before,
+        }
 
     def _refusal(self) -> UnavailableError:
         numbers = self.describe()

@@ -107,8 +107,12 @@ class Ring:
 
     def reset(self) -> None:
         """Forget every item; positions go on, and earlier generations are stale."""
+        counters = self.counters
         self.counters = replace(
-            self.counters, ring_start=self.counters.position, epoch=self.counters.epoch + 1
+            counters,
+            ring_start=counters.position,
+            epoch=counters.epoch + 1,
+            sampled_before=counters.sampled,
         )
         self._hold(self._empty())
 

@@ -339,6 +339,22 @@ async def test_the_limiter_blocks_both_sides_and_says_why(opened):
         await buffer.add(steps(20, 40))
 
 
+async def test_the_limiter_begins_anew_after_a_reset(opened):
+    """An emptied buffer takes data again where the limiter was at its upper bound, also after a restart."""
+    limiter = {"samples_per_insert": 2.0, "min_size": 20, "error_buffer": 40.0}
+    buffer = await opened(config(rate_limiter=limiter))
+    await buffer.add(steps(0, 10))
+    await buffer.sample(16)
+    await buffer.add(steps(10, 14))  # 48 timesteps over two rows: 2 × 48 − 16 is the upper bound, 80
+    await buffer.reset()
+    await buffer.add(steps(24, 10))
+    await buffer.sample(30)
+    await buffer.close()
+    numbers = (await opened()).describe()["limiter"]
+
+    assert (numbers["inserts"], numbers["samples"], numbers["error"]) == (20, 30, 10)
+
+
 async def test_what_is_not_served_is_refused(opened):
     """Known words of the contract that are not served yet are named, not ignored."""
     for field, value in {"writers": "independent", "kind": "mixer", "from": {"snapshot": "1"}}.items():
