@@ -11,9 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.served import environment
+from tests.served import environment, serve
 
-FOLDER = Path(__file__).resolve().parents[1] / "docs" / "examples"
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "docs" / "examples"
 SMALL = ("dqn.train(0, 1, 2)", "prioritised_dqn.train(0, 0.6, 1, 2)", "recurrent.train(0, True, 1, 2)")
 
 
@@ -33,16 +34,36 @@ def test_a_program_is_short_enough_to_read(name):
     assert len((FOLDER / f"{name}.py").read_text().splitlines()) <= 200
 
 
-def test_the_programs_run():
+def test_the_programs_run(tmp_path):
     """A few steps of each go through and are reported; compiled in haste, as that takes most of the time."""
-    code = "import dqn, prioritised_dqn, recurrent\n" + "\n".join(SMALL)
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=300,
-        env=environment(PYTHONPATH=str(FOLDER), XLA_FLAGS="--xla_backend_optimization_level=0"),
-    )  # fmt: skip
+    with serve(tmp_path) as served:
+        calls = [*SMALL, f"dqn_over_http.train({served.url!r}, 0, 1, 2)"]
+        code = "import dqn, dqn_over_http, prioritised_dqn, recurrent\n" + "\n".join(calls)
+        settings = {"PYTHONPATH": f"{FOLDER}:{ROOT}", "XLA_FLAGS": "--xla_backend_optimization_level=0"}
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", code], env=environment(**settings), capture_output=True,
+            text=True, timeout=300,
+        )  # fmt: skip
 
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("2 learning steps") == len(SMALL)
+    assert done.stdout.count("2 learning steps") == len(calls)
+
+
+def test_an_actor_without_jax_plays_by_the_learners_weights(tmp_path):
+    """What it reads from the file gives the same actions as the network that was written."""
+    actor, learner, networks = (
+        importlib.import_module(name) for name in ("cartpole_actor", "dqn_over_http", "networks")
+    )
+    weights = networks.init_mlp(jax.random.key(0), [4, 64, 64, 2])
+    obs = np.random.default_rng(0).normal(size=(100, 4)).astype(np.float32)
+    assert actor.read_weights(tmp_path / "weights.npz") is None
+    learner.write_weights(tmp_path / "weights.npz", weights)
+    read = actor.read_weights(tmp_path / "weights.npz")
+
+    expected = np.argmax(networks.mlp(weights, obs), axis=-1)
+    assert 0 < expected.mean() < 1
+    assert np.array_equal(actor.best_action(read, obs), expected)
+    assert [path.name for path in tmp_path.iterdir()] == ["weights.npz"]
 
 
 def test_cartpole_is_that_of_gymnasium():
@@ -106,3 +127,12 @@ def test_only_an_agent_with_memory_finds_its_way(seed):
 
     assert with_memory[-1] > 0.9
     assert abs(without[-1]) < 0.1
+
+
+@pytest.mark.long
+def test_a_dqn_learns_over_http(tmp_path):
+    """Its mean return is over 150; one that pushes at random gets 22. No run is quite like another."""
+    with serve(tmp_path) as served:
+        returns = importlib.import_module("dqn_over_http").train(served.url, 0)
+
+    assert np.mean(returns[-3:]) > 150
