@@ -198,6 +198,8 @@ def _update(x: Array, new: Array, row: Array | int, slot: Array | int) -> Array:
 
 
 def _write_scattered(ring: Experience, batch: Experience, index: Array) -> Experience:
+    if num_steps(batch) == 1:
+        return _put(ring, batch, index)
     slots = (index + jnp.arange(num_steps(batch), dtype=jnp.int32)) % num_steps(ring)
     return jax.tree.map(lambda x, new: x.at[:, slots].set(new, unique_indices=True), ring, batch)
 
@@ -249,7 +251,7 @@ def _read_each(
 
 
 def _read_steps(ring: Experience, rows: Array, starts: Array, length: int) -> Experience:
-    """Copy timestep by timestep: large leaves one by one, small ones side by side."""
+    """Copy timestep by timestep: large leaves in parts, small ones side by side."""
     leaves, structure = jax.tree.flatten(ring)
     out: dict[int, Array] = {}
     for group in _groups_of(leaves):
@@ -264,7 +266,7 @@ def _groups_of(leaves: list[Array]) -> list[list[int]]:
     room = 0
     for k in sorted(range(len(leaves)), key=lambda k: _bytes_of(leaves[k])):
         size = _bytes_of(leaves[k])
-        if size <= room:
+        if groups and size <= room:
             groups[-1].append(k)
         else:
             groups.append([k])
@@ -274,12 +276,35 @@ def _groups_of(leaves: list[Array]) -> list[list[int]]:
 
 
 def _copy_steps(ring: list[Array], rows: Array, starts: Array, length: int) -> list[Array]:
-    def copy(i: Array, out: list[Array]) -> list[Array]:
-        item, step = (i, 0) if length == 1 else (i // length, i % length)
-        return _copy_step(ring, rows[item], starts[item], item, step, out)
+    time_axis, num, pieces = num_steps(ring), len(rows), _pieces_of(ring)
+    shaped = ring if pieces == 1 else [x.reshape(*x.shape[:2], pieces, -1) for x in ring]
 
-    num = len(rows)
-    return lax.fori_loop(jnp.int32(0), jnp.int32(num * length), copy, _empty(ring, num, length))
+    def copy(i: Array, out: list[Array]) -> list[Array]:
+        i, *piece = (i,) if pieces == 1 else (i // pieces, i % pieces)
+        item, step = (i, 0) if length == 1 else (i // length, i % length)
+        source = (rows[item], (starts[item] + step) % time_axis, *piece)
+        return [_copy(x, source, y, (item, step, *piece)) for x, y in zip(shaped, out, strict=True)]
+
+    out = lax.fori_loop(jnp.int32(0), jnp.int32(num * length * pieces), copy, _empty(shaped, num, length))
+    return [y.reshape(num, length, *x.shape[2:]) for x, y in zip(ring, out, strict=True)]
+
+
+def _pieces_of(ring: list[Array]) -> int:
+    """Return in how many equal parts to copy a timestep, so that a loop over them is one piece of code."""
+    if len(ring) > 1 or _bytes_of(ring) <= _SMALL:
+        return 1
+    count = math.prod(ring[0].shape[2:])
+    fewest = -(-_bytes_of(ring) // _SMALL)
+    return next((pieces for pieces in range(fewest, 4 * fewest) if count % pieces == 0), 1)
+
+
+def _copy(x: Array, source: tuple, y: Array, target: tuple) -> Array:
+    """Return y with what x holds at an index of its leading axes, at another index."""
+    rest = x.shape[len(source) :]
+    zeros = [0] * len(rest)
+    shape = (*[1] * len(source), *rest)
+    value = lax.dynamic_slice(x, (*source, *zeros), shape, allow_negative_indices=False)
+    return lax.dynamic_update_slice(y, value, (*target, *zeros), allow_negative_indices=False)
 
 
 def _read_slices(ring: Experience, rows: Array, starts: Array, length: int) -> Experience:
