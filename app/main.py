@@ -28,6 +28,7 @@ from app.routes import (
     trash,
     vaults,
     versions,
+    writers,
 )
 from app.security import Guard
 from app.settings import Settings
@@ -39,7 +40,7 @@ PLAIN_ROUTES = [  # tried first: they carry arrays
     Route("/api/v1/vaults/{vault_name}/{vault_uid}/experience", vaults.append_experience, methods=["POST"]),
     *slices.ROUTES,
 ]
-ROUTERS = (buffers, vaults, versions, trash, events, scan, health, login, docs, pages, not_served)
+ROUTERS = (buffers, writers, vaults, versions, trash, events, scan, health, login, docs, pages, not_served)
 
 
 class Service(FastAPI):

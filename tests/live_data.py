@@ -28,3 +28,20 @@ def steps(start, count, rows=2):
     """Return leaves whose every number is the timestep's, so that any mix-up shows."""
     number = np.arange(start, start + count, dtype=np.int32)[None].repeat(rows, 0)
     return {"obs": np.broadcast_to(number[..., None], (rows, count, 3)).astype(np.float32), "step": number}
+
+
+def independent(**changes):
+    """Return the configuration of a uniform flat buffer of three rows of twenty timesteps."""
+    fields = {"kind": "flat", "priority_exponent": None, "max_length": 60, "min_length": 1}
+    return config(**({"writers": "independent", "add_batch_size": 3} | fields | changes))
+
+
+def run(*numbers):
+    """Return leaves `[T, ...]` of one writer whose numbers are the given ones."""
+    step = np.array(numbers, np.int32).reshape(-1)
+    return {"obs": np.repeat(step[:, None], 3, 1).astype(np.float32), "step": step}
+
+
+def final(number):
+    """Return a true last observation."""
+    return {"final/obs": np.full(3, number, np.float32)}

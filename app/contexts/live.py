@@ -38,19 +38,26 @@ def fill_share(state: State) -> float:
 
 
 def tape_of(state: State) -> charts.Tape:
-    """The ring as a picture, with its sentence."""
-    return charts.draw_tape(int(state["position"]), int(state["time_axis"]), filled(state), tape_label(state))
+    """The ring as a picture, with its sentence; of independent writers only how full it is."""
+    head = filled(state) if is_independent(state) else int(state["position"])
+    return charts.draw_tape(head, int(state["time_axis"]), filled(state), tape_label(state))
 
 
 def tape_label(state: State) -> str:
     """Where the ring stands, in words."""
     head = int(state["position"]) % max(int(state["time_axis"]), 1)
-    return (
+    held = (
         f"{units.grouped(state['size'])} of {units.grouped(state['capacity'])} {unit_of(state)} "
-        f"{'waiting' if is_queue(state) else 'held'}, "
-        f"{units.percent(fill_share(state)).text} %; the next step goes to slot {units.grouped(head)} "
-        f"of {units.grouped(state['time_axis'])}"
+        f"{'waiting' if is_queue(state) else 'held'}, {units.percent(fill_share(state)).text} %; "
     )
+    if is_independent(state):
+        return f"{held}each of {units.grouped(state['rows'])} rows goes on by itself"
+    return f"{held}the next step goes to slot {units.grouped(head)} of {units.grouped(state['time_axis'])}"
+
+
+def is_independent(state: State) -> bool:
+    """Whether each row advances on its own."""
+    return (state.get("config") or {}).get("writers") == "independent"
 
 
 def ready_pill(state: State) -> Pill:
@@ -72,7 +79,7 @@ def why_not(state: State) -> str:
     if not needed:
         return f"It cannot be {_used(state)} now."
     unit = units.count(needed, unit_of(state))
-    where = "" if int(state["rows"]) == 1 else " in each row"
+    where = "" if int(state["rows"]) == 1 or is_independent(state) else " in each row"
     return f"It needs {unit.text} more {unit.unit}{where} before it can be {_used(state)}."
 
 

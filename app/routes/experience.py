@@ -34,12 +34,13 @@ async def add_experience(request: Request) -> Response:
         "sequence": query.integer("sequence", low=0, high=MAX_SEED),
     }
     cast = query.choice("cast", ("same_kind",))
+    end = query.text("end")
     timeout_ms = query.integer("timeout_ms", low=0, high=deck.settings.max_wait_ms) or 0
-    leaves = await read_arrays(request, query, deck.settings, buffer.config.spec)
-    adding = buffer.add(leaves, cast=cast, timeout_ms=timeout_ms, **identity)
+    leaves = await read_arrays(request, query, deck.settings, buffer.config.body_spec)
+    adding = buffer.add(leaves, cast=cast, timeout_ms=timeout_ms, end=end, **identity)
     added = await (while_there(request, adding) if timeout_ms else adding)
     headers = {}
-    if cast is not None and (converted := buffers.converted(buffer.config.spec, leaves)):
+    if cast is not None and (converted := buffers.converted(buffer.config.body_spec, leaves)):
         headers["x-converted"] = ", ".join(converted)
     return Response(orjson.dumps(added), 201, headers, "application/json")
 

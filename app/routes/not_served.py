@@ -11,8 +11,6 @@ router = APIRouter(prefix="/api/v1", include_in_schema=False)
 _VAULT = "/vaults/{vault_name}/{vault_uid}"
 RESOURCES: tuple[tuple[str, str], ...] = (
     ("POST", "/buffers/{name}/snapshot"),
-    ("GET", "/buffers/{name}/writers"),
-    ("PUT", "/buffers/{name}/writers/{writer}/episode"),
     ("GET", _VAULT + "/episodes"),
     ("GET", _VAULT + "/episodes/{index}"),
     ("GET", _VAULT + "/stats"),

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from app.schemas.buffers import Added, BufferCreate, Updated
 from app.schemas.common import REFERENCE, Problem
 from app.schemas.vaults import Appended
+from fbxcore.live import ENDS
 from fbxcore.wire import FORMATS
 
 DESCRIPTION = (
@@ -72,7 +73,7 @@ def _plain_paths() -> dict[str, dict[str, Any]]:
     return {
         f"{_BUFFER}/experience": {
             "post": _operation("add_experience", "Add a batch exactly once", "buffers", [_path("name"), *once,
-                               _timeout()], body=True, answers={"201": _json("Added.", Added)}),
+                               _end(), _timeout()], body=True, answers={"201": _json("Added.", Added)}),
         },
         f"{_BUFFER}/sample": {
             "get": _operation("sample", "Draw a batch", "buffers", [_path("name"), *drawn],
@@ -152,6 +153,12 @@ def _path(name: str) -> dict[str, Any]:
 
 def _parameter(name: str, text: str, where: str = "query", *, kind: str = "string") -> dict[str, Any]:
     return {"name": name, "in": where, "description": text, "schema": {"type": kind}}
+
+
+def _end() -> dict[str, Any]:
+    text = "`final/<leaf>` are then the true last observation, and the row is free."
+    ends = {"schema": {"type": "string", "enum": list(ENDS)}}
+    return _parameter("end", f"Of an independent writer: how its episode ends. Arrays {text}") | ends
 
 
 def _timeout() -> dict[str, Any]:

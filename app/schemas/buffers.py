@@ -58,14 +58,20 @@ class BufferCreate(BaseModel):
         None, description="`vault_name/vault_uid`: where experience is kept for good."
     )
     durability: str = Field("fsync", description="`fsync`, `os` or `none`: what acknowledged data survive.")
-    writers: str = Field("lockstep", description="`lockstep`: every request adds to all rows.")
+    writers: str = Field(
+        "lockstep",
+        description="`lockstep`: a request adds to all rows; `independent`: each writer to its own.",
+    )
+    idle_end_s: float | None = Field(
+        None, description="How long an independent writer keeps its row without adding; 60 by default."
+    )
     rate_limiter: RateLimiter | None = None
     from_: BufferSource | None = Field(None, alias="from", description="Timesteps to begin with.")
 
 
 class BufferPublic(BaseModel):
-    """A buffer. `capacity`, `size`, `added` count timesteps over all rows; `time_axis`, `position`, `needed`
-    are per row; `sampled` counts items handed out."""
+    """A buffer. `capacity`, `size`, `added` count timesteps over all rows; `time_axis` is per row, and so are
+    `position` and `needed` unless writers are independent; `sampled` counts items handed out."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -94,7 +100,11 @@ class BufferPublic(BaseModel):
 
 
 class Added(BaseModel):
-    """The answer to an add; `position` is per row, `sequence` the log's."""
+    """The answer to an add; `position` is per row, of independent writers over all; `sequence` is the log's.
+
+    An independent writer's has `row`, `episode` and its `steps` too."""
+
+    model_config = ConfigDict(extra="allow")
 
     added: int
     size: int

@@ -7,6 +7,7 @@ from typing import Any
 from app.services.deck import Deck
 from app.settings import Settings
 from fbxcore.buffers.layout import ARGUMENTS
+from fbxcore.live import WRITERS
 from fbxcore.spec import DTYPES, MAX_LEAVES, MAX_RANK
 from fbxcore.wire import FORMATS
 
@@ -37,6 +38,7 @@ def capabilities(settings: Settings) -> dict[str, Any]:
         "formats": FORMATS,
         "content_encodings": ["gzip", "zstd"],
         "dtypes": list(DTYPES),
+        "writers": list(WRITERS),
         "limits": {
             "body_bytes": settings.max_body_bytes,
             "decoded_bytes": settings.max_decoded_bytes,

@@ -11,6 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from fbxcore.buffers._arguments import (
+    batch_size_of,
+    check_boolean,
+    cut_by_rows,
+    device_warnings,
+    integer_of,
+    priority_exponent,
+    sequence_warnings,
+)
 from fbxcore.errors import InvalidArgumentError, NotSupportedError
 
 
@@ -67,7 +76,6 @@ ARGUMENTS: Final[dict[str, dict[str, Any]]] = {
 """The arguments of each kind, by Flashbax's names, with their defaults."""
 
 KINDS_LATER: Final = ("mixer", "clustered", "data_buffer")
-DEVICES: Final = ("cpu", "gpu", "tpu")
 
 
 @dataclass(frozen=True)
@@ -171,8 +179,8 @@ def layout_of(kind: str, arguments: Mapping[str, Any], *, independent: bool = Fa
     """
     given = _with_defaults(kind, arguments)
     if "add_sequence_length" in given:
-        return _queue_layout(kind, given)
-    if "max_length_time_axis" in given:
+        layout = _queue_layout(kind, given)
+    elif "max_length_time_axis" in given:
         layout = _trajectory_layout(kind, given, independent=independent)
     else:
         layout = _item_layout(kind, given) if "add_batches" in given else _flat_layout(kind, given)
@@ -180,10 +188,11 @@ def layout_of(kind: str, arguments: Mapping[str, Any], *, independent: bool = Fa
 
 
 def _independent(layout: Layout, given: dict[str, Any]) -> Layout:
-    if layout.items:
+    if layout.items or layout.is_queue:
+        why = "Items stand alone: any number of writers may add them as it is."
         raise InvalidArgumentError(
-            f"`writers` must be 'lockstep' for kind {layout.kind!r}, got 'independent'. Items stand alone: "
-            "any number of writers may add them as it is.",
+            f"`writers` must be 'lockstep' for kind {layout.kind!r}, got 'independent'. "
+            f"{why if layout.items else 'All rows of a queue advance together.'}",
             loc=("writers",),
         )
     least = given["min_length"] if layout.flat else given["min_length_time_axis"]
@@ -213,8 +222,8 @@ def _with_defaults(kind: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 def _flat_layout(kind: str, given: dict[str, Any]) -> Layout:
     max_length = integer_of(given, "max_length", at_least=1)
     min_length = integer_of(given, "min_length", at_least=0)
-    sample_batch_size = _sample_batch_size(given, max_length)
-    _boolean(given, "add_sequences")
+    sample_batch_size = batch_size_of(given, max_length)
+    check_boolean(given, "add_sequences")
     rows = 1 if given["add_batch_size"] is None else integer_of(given, "add_batch_size", at_least=1)
     time_axis = max_length // rows
     if time_axis < 2:
@@ -243,11 +252,11 @@ def _flat_layout(kind: str, given: dict[str, Any]) -> Layout:
         sample_batch_size=sample_batch_size,
         sequence_length=2,
         period=1,
-        priority_exponent=_priority_exponent(given),
+        priority_exponent=priority_exponent(given),
         items=False,
         flat=True,
         missing_axes=_missing_axes(given),
-        warnings=(*warnings, *_device_warnings(given)),
+        warnings=(*warnings, *device_warnings(given)),
     )
 
 
@@ -259,9 +268,9 @@ def _missing_axes(given: dict[str, Any]) -> tuple[int, ...]:
 def _item_layout(kind: str, given: dict[str, Any]) -> Layout:
     max_length = integer_of(given, "max_length", at_least=1)
     min_length = integer_of(given, "min_length", at_least=0)
-    sample_batch_size = _sample_batch_size(given, max_length)
-    _boolean(given, "add_sequences")
-    _boolean(given, "add_batches")
+    sample_batch_size = batch_size_of(given, max_length)
+    check_boolean(given, "add_sequences")
+    check_boolean(given, "add_batches")
     if min_length > max_length:
         raise InvalidArgumentError(
             f"`min_length` must be at most `max_length` ({max_length}), got {min_length}.",
@@ -276,10 +285,10 @@ def _item_layout(kind: str, given: dict[str, Any]) -> Layout:
         sample_batch_size=sample_batch_size,
         sequence_length=1,
         period=1,
-        priority_exponent=_priority_exponent(given),
+        priority_exponent=priority_exponent(given),
         items=True,
         flat=False,
-        warnings=(*warnings, *_device_warnings(given)),
+        warnings=(*warnings, *device_warnings(given)),
     )
 
 
@@ -289,7 +298,7 @@ def _trajectory_layout(kind: str, given: dict[str, Any], *, independent: bool) -
     period = integer_of(given, "period", at_least=1)
     min_time_axis = integer_of(given, "min_length_time_axis", at_least=0)
     sample_batch_size = integer_of(given, "sample_batch_size", at_least=1)
-    exponent = _priority_exponent(given)
+    exponent = priority_exponent(given)
     typed, time_axis, warnings = _time_axis(given, rows)
     if exponent is not None or independent:
         whole, time_axis = time_axis, time_axis - time_axis % period
@@ -317,7 +326,7 @@ def _trajectory_layout(kind: str, given: dict[str, Any], *, independent: bool) -
         priority_exponent=exponent,
         items=False,
         flat=False,
-        warnings=(*warnings, *_sequence_warnings(length, period, min_time_axis), *_device_warnings(given)),
+        warnings=(*warnings, *sequence_warnings(length, period, min_time_axis), *device_warnings(given)),
     )
 
 
@@ -372,73 +381,3 @@ def _time_axis(given: dict[str, Any], rows: int) -> tuple[str, int, list[str]]:
     time_axis = integer_of(given, "max_size", at_least=rows) // rows
     set_by = f"`max_size` {max_size} sets the time axis of each of {rows} rows to {time_axis}."
     return "max_size", time_axis, [set_by, *cut_by_rows("max_size", max_size, rows)]
-
-
-def cut_by_rows(name: str, asked: int, rows: int, word: str = "rows", unit: str = "timesteps") -> list[str]:
-    """Return what to say about a length that does not divide into so many rows."""
-    cut = asked % rows
-    if not cut:
-        return []
-    return [
-        f"`{name}` {asked} over {rows} {word} leaves {asked // rows} {unit} each, {asked - cut} in all: "
-        f"{cut} cut."
-    ]
-
-
-def _sequence_warnings(length: int, period: int, min_time_axis: int) -> list[str]:
-    warnings = []
-    if length > min_time_axis:
-        warnings.append(
-            f"`min_length_time_axis` {min_time_axis} is raised to `sample_sequence_length` {length}: "
-            "a row must hold one whole sequence."
-        )
-    if period > length:
-        warnings.append(
-            f"`period` {period} is greater than `sample_sequence_length` {length}: {period - length} of "
-            f"every {period} timesteps are never sampled. Use {length} to sample each once, or "
-            f"{max(length - 1, 1)} to share first and last ones."
-        )
-    return warnings
-
-
-def _sample_batch_size(given: dict[str, Any], max_length: int) -> int:
-    size = integer_of(given, "sample_batch_size", at_least=1)
-    if size > max_length:
-        raise InvalidArgumentError(
-            f"`sample_batch_size` must be at most `max_length` ({max_length}), got {size}.",
-            loc=("sample_batch_size",),
-        )
-    return size
-
-
-def _priority_exponent(given: dict[str, Any]) -> float | None:
-    if "priority_exponent" not in given:
-        return None
-    value = given["priority_exponent"]
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise InvalidArgumentError(
-            f"`priority_exponent` must be a number from 0 to 1, got {value!r}.", loc=("priority_exponent",)
-        )
-    return float(value)
-
-
-def _device_warnings(given: dict[str, Any]) -> list[str]:
-    device = given.get("device", "cpu")
-    if device in DEVICES:
-        return []
-    return [f"`device` must be one of {', '.join(DEVICES)}, got {device!r}; 'cpu' is used."]
-
-
-def integer_of(given: Mapping[str, Any], name: str, *, at_least: int) -> int:
-    """Return an argument that must be an integer of at least so much."""
-    value = given[name]
-    if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < at_least:
-        raise InvalidArgumentError(
-            f"`{name}` must be an integer of at least {at_least}, got {value!r}.", loc=(name,)
-        )
-    return value.__index__()
-
-
-def _boolean(given: dict[str, Any], name: str) -> None:
-    if not isinstance(given[name], bool):
-        raise InvalidArgumentError(f"`{name}` must be true or false, got {given[name]!r}.", loc=(name,))

@@ -18,6 +18,7 @@ from fbxcore.client import errors
 from fbxcore.client._buffer import Buffer, Samples
 from fbxcore.client._requests import Added, Appended, Sample, Taken, Updated
 from fbxcore.client._vault import Vault
+from fbxcore.client._writer import Writer
 from fbxcore.client.client import Client
 from fbxcore.client.errors import ClientError
 
@@ -32,5 +33,6 @@ __all__ = [
     "Taken",
     "Updated",
     "Vault",
+    "Writer",
     "errors",
 ]

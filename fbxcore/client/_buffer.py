@@ -13,6 +13,7 @@ import numpy as np
 from fbxcore.client import _requests as requests
 from fbxcore.client._requests import Added, Sample, Taken, Updated
 from fbxcore.client._transport import Transport
+from fbxcore.client._writer import Writer
 from fbxcore.client.errors import NotEnoughDataError, UnavailableError
 from fbxcore.errors import InvalidArgumentError
 
@@ -44,6 +45,7 @@ class Buffer:
         sequence: int | None = None,
         cast: str | None = None,
         timeout_ms: int = 0,
+        end: str | None = None,
     ) -> Added:
         """Add experience, exactly once: a lost connection is tried again under the same key.
 
@@ -54,15 +56,42 @@ class Buffer:
             sequence: grows with each batch of the writer.
             cast: `"same_kind"` lets the server convert float64 to float32 and the like.
             timeout_ms: how long the server may wait until there is room.
+            end: how an independent writer's episode ends: `terminated`, `truncated`, `cut`. See `writer`.
         """
         key = idempotency_key or (None if writer is not None else requests.new_key())
         query = {"writer": writer, "sequence": sequence, "cast": cast, "timeout_ms": timeout_ms or None}
+        query["end"] = end
         request = requests.send_arrays(
             "POST", "buffers", self.name, "experience",
             arrays=requests.leaves_of(experience), format=self._format, query=query, key=key,
             wait_s=timeout_ms / 1000,
         )  # fmt: skip
         return requests.read_fields(Added, self._transport.send(request))
+
+    def writer(self, name: str, *, batch_steps: int = 16, timeout_ms: int = 10_000) -> Writer:
+        """Return an independent writer; use it in a `with` statement.
+
+        Args:
+            name: whose steps these are; the same again after a restart.
+            batch_steps: steps that are gathered before they are sent.
+            timeout_ms: how long the server may wait until a row is free.
+        """
+        return Writer(self, name, batch_steps=batch_steps, timeout_ms=timeout_ms)
+
+    def writers(self, query: str | None = None) -> list[dict[str, Any]]:
+        """Return the writers, as the server describes them, or those whose names have a part."""
+        return list(requests.pages(self._transport, "buffers", self.name, "writers", query={"query": query}))
+
+    def end_episode(self, writer: str) -> None:
+        """End an independent writer's open episode as a cut, if there is one."""
+        request = requests.send_json("DELETE", "buffers", self.name, "writers", writer)
+        requests.read_json(self._transport.send(request))
+
+    def describe_episode(self, writer: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        """Set the metadata of an independent writer's open episode, a JSON object."""
+        path = ("buffers", self.name, "writers", writer, "episode")
+        request = requests.send_json("PUT", *path, content=dict(metadata))
+        return requests.read_json(self._transport.send(request))
 
     def sample(
         self,

@@ -51,6 +51,9 @@ class Added:
     sequence: int
     duplicate: bool
     durable: bool
+    row: int | None = None  # of an independent writer, as are the next two
+    episode: int | None = None
+    steps: int | None = None  # of the episode so far
 
 
 @dataclass(frozen=True)
@@ -184,6 +187,17 @@ def spec_of(nested: Any) -> Any:
     if isinstance(nested, str) or nested is None or not hasattr(nested, "dtype"):
         return nested
     return {"shape": list(nested.shape), "dtype": np.dtype(nested.dtype).name}
+
+
+def flat_spec(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Mapping[str, Any]]:
+    """Return the leaves of a spec in JSON by name joined with `/`."""
+    flat: dict[str, Mapping[str, Any]] = {}
+    for name, value in nested.items():
+        if isinstance(value.get("dtype"), str):
+            flat[f"{prefix}{name}"] = value
+        else:
+            flat |= flat_spec(value, f"{prefix}{name}/")
+    return flat
 
 
 def _plain(nested: Any) -> Any:

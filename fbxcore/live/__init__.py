@@ -4,33 +4,39 @@
 acknowledge only what is durable, and come back after a crash as acknowledged calls left them.
 """
 
-from fbxcore.live.answers import Added, Sample, Taken, Updated
+from fbxcore.live.answers import Added, RunAdded, Sample, Taken, Updated, WriterState
 from fbxcore.live.checkpoint import Counters
-from fbxcore.live.config import DURABILITIES, BufferConfig, check_name, load_config
-from fbxcore.live.describe import describe_buffer
+from fbxcore.live.config import DURABILITIES, WRITERS, BufferConfig, check_name, load_config
+from fbxcore.live.describe import describe_buffer, iso_time
 from fbxcore.live.housekeeping import METRICS
 from fbxcore.live.live_buffer import LiveBuffer
 from fbxcore.live.live_vault import Appended, LiveVault
 from fbxcore.live.ring import new_room
+from fbxcore.live.rows import ENDS
 from fbxcore.live.vaults import check_source, load
 from fbxcore.live.whole import adopt_whole
 
 __all__ = [
     "DURABILITIES",
+    "ENDS",
     "METRICS",
+    "WRITERS",
     "Added",
     "Appended",
     "BufferConfig",
     "Counters",
     "LiveBuffer",
     "LiveVault",
+    "RunAdded",
     "Sample",
     "Taken",
     "Updated",
+    "WriterState",
     "adopt_whole",
     "check_name",
     "check_source",
     "describe_buffer",
+    "iso_time",
     "load",
     "load_config",
     "new_room",

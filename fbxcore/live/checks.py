@@ -6,12 +6,14 @@ import math
 
 import numpy as np
 
-from fbxcore.errors import InvalidArgumentError
+from fbxcore.errors import InvalidArgumentError, StructureError
 from fbxcore.live.config import BufferConfig
-from fbxcore.spec import check_leaves
+from fbxcore.live.rows import ENDS
+from fbxcore.spec import check_leaves, dtype_of
 from fbxcore.types import Leaves
 
 MAX_TIMEOUT_MS = 30_000
+_FINAL = "final/"
 LEAST_PRIORITY = float(np.finfo(np.float32).tiny)  # what is smaller would count as 0
 
 
@@ -46,6 +48,69 @@ def check_experience(
             loc=(name,),
         )
     return checked, steps
+
+
+def check_no_end(end: str | None) -> None:
+    """Refuse the end of an episode where rows go in lockstep."""
+    if end is not None:
+        raise InvalidArgumentError(
+            f"`end` must be left out where `writers` are 'lockstep', got {end!r:.80}.", loc=("query", "end")
+        )
+
+
+def check_run(
+    config: BufferConfig, leaves: Leaves, end: str | None, cast: str | None
+) -> tuple[dict[str, np.ndarray], int]:
+    """Return an independent writer's timesteps `[1, K, ...]`, the true last observation last, and K.
+
+    Args:
+        leaves: `[T, ...]`, and `final/<leaf>` `[...]` of the leaves that are known after the last step; those
+            not given are 0 there.
+    """
+    if end is not None and end not in ENDS:
+        raise InvalidArgumentError(
+            f"`end` must be one of {', '.join(ENDS)}, got {end!r:.80}.", loc=("query", "end")
+        )
+    final = {name: x for name, x in leaves.items() if name.startswith(_FINAL)}
+    rest = {name: x for name, x in leaves.items() if not name.startswith(_FINAL)}
+    checked = check_leaves(config.spec, rest, leading=1, cast=cast)
+    if final:
+        last = _check_final(config, final, end, cast)
+        checked = {name: np.concatenate([x, last[name][None]]) for name, x in checked.items()}
+    name, first = next(iter(checked.items()))
+    if len(first) == 0 and end is None:
+        raise InvalidArgumentError(
+            f"Leaf `{name}` must hold at least one timestep where `end` is not given, got none.",
+            code="structure_mismatch",
+            loc=(name,),
+        )
+    return {name: x[None] for name, x in checked.items()}, len(first)
+
+
+def _check_final(
+    config: BufferConfig, final: dict[str, np.ndarray], end: str | None, cast: str | None
+) -> dict[str, np.ndarray]:
+    """Return the timestep `[...]` that holds a true last observation, 0 in leaves it was not given for."""
+    name = next(iter(final))
+    if end is None:
+        raise InvalidArgumentError(
+            f"Leaf `{name}` must come with `end`: it is what was observed after the last step.",
+            loc=("query", "end"),
+        )
+    if config.layout.sequence_length == 1:
+        raise InvalidArgumentError(
+            f"Leaf `{name}` must be left out where sequences are of 1 timestep: a true last observation is "
+            "only ever the end of a longer one.",
+            loc=(name,),
+        )
+    spec = {_FINAL + name: leaf for name, leaf in config.spec.items()}
+    if unknown := sorted(set(final) - set(spec)):
+        known = ", ".join(f"`{known}`" for known in spec)
+        raise StructureError(f"Leaf `{unknown[0]}` must be one of {known}.", loc=(unknown[0],))
+    asked = {name: leaf for name, leaf in spec.items() if name in final}
+    given = check_leaves(asked, final, leading=0, cast=cast)
+    blank = {name: np.zeros(leaf.shape, dtype_of(leaf.dtype)) for name, leaf in spec.items()}
+    return {name: (blank | given)[_FINAL + name].reshape(leaf.shape) for name, leaf in config.spec.items()}
 
 
 def check_batch_size(config: BufferConfig, batch_size: int | None) -> int:

@@ -24,10 +24,13 @@ DURABILITIES = {
     "none": "Nothing survives the end of the server but what was committed to a vault.",
 }
 CHANGEABLE = ("rate_limiter", "durability", "retain_steps")
+WRITERS = ("lockstep", "independent")
+DEFAULT_IDLE_END_S = 60.0
 _KINDS = tuple(ARGUMENTS)
-_LATER_FIELDS = ("retention", "idle_end_s", "max_times_sampled")
+_LATER_FIELDS = ("retention", "max_times_sampled")
 _FIELDS = (
-    "name", "kind", "spec", "writers", "persist_to", "durability", "rate_limiter", "retain_steps", "from",
+    "name", "kind", "spec", "writers", "idle_end_s", "persist_to", "durability", "rate_limiter",
+    "retain_steps", "from",
 )  # fmt: skip
 _FROM = {"vault": str, "ref": (str, int), "start": int, "stop": int, "timesteps": int, "percentiles": list}
 FILE = "config.json"
@@ -46,6 +49,7 @@ class BufferConfig:
     persist_to: str | None = None
     durability: str = "fsync"
     writers: str = "lockstep"
+    idle_end_s: float | None = None  # how long an independent writer keeps its row without adding
     rate_limiter: LimiterConfig | None = None
     retain_steps: int | None = None  # of its vault: the newest so many stay
     source: Mapping[str, Any] | None = None  # `from`: the timesteps of a vault it began with
@@ -76,6 +80,7 @@ class BufferConfig:
             persist_to=_persist_to(given.get("persist_to")),
             durability=_durability(given.get("durability", "fsync")),
             writers=_writers(given.get("writers", "lockstep")),
+            idle_end_s=_idle_end_s(given),
             rate_limiter=LimiterConfig.parse(given.get("rate_limiter")),
             retain_steps=_retain_steps(given.get("retain_steps"), given.get("persist_to")),
             source=_source(given.get("from")),
@@ -85,13 +90,19 @@ class BufferConfig:
     @cached_property
     def layout(self) -> Layout:
         """The rows, time axis and rules that follow."""
-        return layout_of(self.kind, self.arguments)
+        return layout_of(self.kind, self.arguments, independent=self.writers == "independent")
+
+    @cached_property
+    def body_spec(self) -> Spec:
+        """The leaves that a request may carry: an independent writer's also `final/<leaf>`."""
+        final = {f"final/{name}": leaf for name, leaf in self.spec.items()}
+        return self.spec | final if self.layout.independent else self.spec
 
     @cached_property
     def num_bytes(self) -> int:
         """Bytes of the ring, priorities included."""
-        tree = 0 if self.layout.priority_exponent is None else 8 * self.layout.capacity
-        return self.layout.capacity * timestep_bytes(self.spec) + tree
+        weights = (8 if self.layout.is_weighted else 0) + self.layout.independent
+        return self.layout.capacity * (timestep_bytes(self.spec) + weights)
 
     @cached_property
     def item_bytes(self) -> int:
@@ -115,6 +126,8 @@ class BufferConfig:
             self._check_queue()
         if self.rate_limiter is not None:
             self.rate_limiter.check(self.layout)
+        if self.layout.independent:
+            self._check_independent()
         return self
 
     def _check_queue(self) -> None:
@@ -128,6 +141,19 @@ class BufferConfig:
                 f"`add_sequence_length` must be at most the time axis ({self.layout.time_axis}), got "
                 f"{self.layout.add_sequence_length}.",
                 loc=("add_sequence_length",),
+            )
+
+    def _check_independent(self) -> None:
+        if self.source is not None:
+            raise NotSupportedError(
+                "`from` must be left out where `writers` are 'independent': it is not served yet.",
+                loc=("from",),
+            )
+        if taken := [name for name in self.spec if name.split("/")[0] == "final"]:
+            raise InvalidArgumentError(
+                f"`spec` must not have a leaf or group `final` where `writers` are 'independent', got "
+                f"{taken[0]!r}: `final/…` is the true last observation of an episode.",
+                loc=("spec", "final"),
             )
 
     def changed(self, given: Mapping[str, Any]) -> BufferConfig:
@@ -161,6 +187,7 @@ class BufferConfig:
             "spec": spec_to_json(self.spec),
             **self.arguments,
             "writers": self.writers,
+            **({} if self.idle_end_s is None else {"idle_end_s": self.idle_end_s}),
             "persist_to": self.persist_to,
             "durability": self.durability,
             "rate_limiter": limiter,
@@ -283,8 +310,26 @@ def _durability(durability: Any) -> str:
 
 
 def _writers(writers: Any) -> str:
-    if writers == "independent":
-        raise NotSupportedError("`writers` must be 'lockstep' today, got 'independent'.", loc=("writers",))
-    if writers != "lockstep":
-        raise InvalidArgumentError(f"`writers` must be 'lockstep', got {writers!r}.", loc=("writers",))
+    if writers not in WRITERS:
+        raise InvalidArgumentError(
+            f"`writers` must be one of {', '.join(WRITERS)}, got {writers!r:.80}.", loc=("writers",)
+        )
     return writers
+
+
+def _idle_end_s(given: Mapping[str, Any]) -> float | None:
+    if given.get("writers") != "independent":
+        if given.get("idle_end_s") is not None:
+            raise InvalidArgumentError(
+                "`idle_end_s` must be left out where `writers` are 'lockstep': they keep no rows.",
+                loc=("idle_end_s",),
+            )
+        return None
+    seconds = given.get("idle_end_s", DEFAULT_IDLE_END_S)
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not is_number or not 1 <= seconds <= 86400:
+        raise InvalidArgumentError(
+            f"`idle_end_s` must be a number of seconds from 1 to 86400, got {seconds!r:.80}.",
+            loc=("idle_end_s",),
+        )
+    return float(seconds)

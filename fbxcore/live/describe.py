@@ -1,7 +1,8 @@
 """The answers about a buffer, in the words of the HTTP contract; plain values, no I/O.
 
-`capacity`, `size` and `added` count timesteps over all rows; `time_axis`, `position` and `needed` are per
-row; `sampled` counts items handed out.
+`capacity`, `size` and `added` count timesteps over all rows; `time_axis` is per row, and so are `position`
+and `needed`, except where writers are independent: there they too count all rows. `sampled` counts items
+handed out.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ from typing import Any
 
 from fbxcore.live.checkpoint import Counters
 from fbxcore.live.config import BufferConfig
+from fbxcore.live.journal import Journal
 from fbxcore.live.persister import Persister
+from fbxcore.live.ring import Ring
+from fbxcore.live.timeseries import Timeseries
 from fbxcore.spec import spec_to_json
 
 
@@ -21,12 +25,23 @@ def describe_buffer(
     *,
     persister: Persister | None = None,
     limiter: dict[str, Any] | None = None,
+    ring: Ring | None = None,
 ) -> dict[str, Any]:
-    """Return the whole answer about a buffer; with fresh counters, about one that is not made yet."""
+    """Return the whole answer about a buffer; with fresh counters, about one that is not made yet.
+
+    Args:
+        ring: of independent writers, whose counters do not say what each row holds.
+    """
     layout = config.layout
     position = counters.position - counters.ring_start
-    held = counters.position - counters.taken if layout.is_queue else min(position, layout.time_axis)
+    if layout.independent:
+        held = 0 if ring is None else ring.held
+    else:
+        held = counters.position - counters.taken if layout.is_queue else min(position, layout.time_axis)
     needed = max(0, layout.min_time_axis - held)
+    if layout.independent and (ring is None or not ring.has_items):
+        needed = max(needed, 1)
+    size = held * layout.rows_in_step
     return {
         "name": config.name,
         "kind": config.kind,
@@ -35,12 +50,12 @@ def describe_buffer(
         "rows": layout.rows,
         "time_axis": layout.time_axis,
         "capacity": layout.capacity,
-        "size": held * layout.rows,
-        "is_full": held == layout.time_axis,
+        "size": size,
+        "is_full": size == layout.capacity,
         "can_sample": needed == 0,
         "needed": needed,
         "position": position,
-        "added": counters.position * layout.rows,
+        "added": counters.position * layout.rows_in_step,
         "sampled": counters.sampled,
         "priorities_updated": counters.updated,
         "priorities_stale": counters.stale,
@@ -65,6 +80,17 @@ def _describe_queue(config: BufferConfig, counters: Counters) -> dict[str, Any]:
         "waiting": waiting * layout.rows,
         "reserved": counters.reserved * layout.rows,
         "taken": counters.sampled * layout.sequence_length,
+    }
+
+
+def describe_stats(answer: dict[str, Any], journal: Journal, timeseries: Timeseries) -> dict[str, Any]:
+    """Return counters, rates and sizes of the buffer that was answered about."""
+    log, left_out = journal.log, {"spec", "config", "warnings", "created_at"}
+    return {name: value for name, value in answer.items() if name not in left_out} | {
+        "rates": {f"{name}_per_s": timeseries.rate(name) for name in timeseries.metrics if name != "size"},
+        "log": {"bytes": log.num_bytes, "segments": len(log.segments), "sequence": log.next_sequence - 1},
+        "persisted": describe_persister(journal.persister),
+        "writers": journal.ledger.writers(),
     }
 
 

@@ -22,6 +22,8 @@ from fbxcore.errors import FbxError, NotEnoughDataError, UnavailableError
 from fbxcore.live.frames import Frame, Kind, leaves_of
 from fbxcore.live.queue_ring import QueueRing
 from fbxcore.live.ring import Ring
+from fbxcore.live.rows import RUN_KINDS
+from fbxcore.live.runs import apply_runs, note_metadata
 from fbxcore.types import Leaves
 
 T = TypeVar("T")
@@ -134,7 +136,10 @@ class Engine:
 
 def apply_frames(ring: Ring, frames: list[Frame]) -> None:
     """Apply one frame, or several adds at once, and tell each what came of it."""
-    if frames[0].kind is Kind.ADD:
+    if ring.layout.independent and frames[0].kind in RUN_KINDS:
+        for frame, answer in zip(frames, apply_runs(ring, frames), strict=True):
+            _tell(frame, answer)
+    elif frames[0].kind is Kind.ADD:
         _apply_adds(ring, frames)
     else:
         answer = _APPLY[frames[0].kind](ring, frames[0])
@@ -209,6 +214,7 @@ _APPLY = {
     Kind.TAKE: _apply_take,
     Kind.RESET: _apply_reset,
     Kind.SAMPLED: _apply_sampled,
+    Kind.EPISODE: note_metadata,
 }
 
 

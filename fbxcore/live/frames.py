@@ -39,6 +39,7 @@ class Kind(IntEnum):
     CUT = 4
     RESET = 5
     SAMPLED = 6
+    EPISODE = 7
 
 
 _KINDS = frozenset(Kind)

@@ -77,7 +77,7 @@ class Gate:
         """Count from the last reset, or an emptied buffer would wait for what it may not be given."""
         counters = self._ring.counters
         return {
-            "inserts": (counters.position - counters.ring_start) * self._ring.layout.rows,
+            "inserts": (counters.position - counters.ring_start) * self._ring.layout.rows_in_step,
             "samples": counters.sampled - counters.sampled_before,
         }
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import numpy as np
 
-from fbxcore.buffers.layout import Layout
-from fbxcore.errors import InvalidArgumentError
+from fbxcore.errors import InvalidArgumentError, NotSupportedError
+from fbxcore.live.config import BufferConfig
+from fbxcore.live.engine import Engine
+from fbxcore.live.ring import Ring
 
 MAX_BINS = 512
 
@@ -24,24 +27,49 @@ def priority_histogram(weights: np.ndarray, exponent: float, bins: int) -> dict[
     return _counted("priority", priorities, bins) | {"zero": int(len(weights) - len(drawable))}
 
 
-def age_histogram(layout: Layout, held: int, bins: int) -> dict[str, Any]:
-    """Return edges and counts of ages: how many timesteps a row was given since a step."""
+async def histogram_of(config: BufferConfig, engine: Engine, field: str, bins: int) -> dict[str, Any]:
+    """Return bin edges and counts of `priority` or `age` over all items of a buffer."""
+    layout = config.layout
+    if field == "times_sampled":
+        raise NotSupportedError(
+            "`field` must be priority or age today, got 'times_sampled'.", loc=("query", "field")
+        )
+    if field == "age":
+        sizes = await engine.ask(_row_sizes)
+        return age_histogram(sizes, bins)
+    if field != "priority" or layout.priority_exponent is None:
+        fields = "age" if layout.priority_exponent is None else "priority or age"
+        raise InvalidArgumentError(
+            f"`field` must be {fields} for kind {config.kind!r}, got {field!r}.", loc=("query", "field")
+        )
+    weights = await engine.ask(lambda ring: ring.weights())
+    return await asyncio.to_thread(priority_histogram, weights, layout.priority_exponent, bins)
+
+
+def _row_sizes(ring: Ring) -> np.ndarray:
+    return ring.row_sizes() if ring.layout.independent else np.full(ring.layout.rows, ring.held)
+
+
+def age_histogram(row_sizes: np.ndarray, bins: int) -> dict[str, Any]:
+    """Return edges and counts of ages: how many timesteps a row was given since a step.
+
+    Args:
+        row_sizes: timesteps that each row holds `[B]`.
+    """
     _check_bins(bins)
-    ages = np.arange(held, dtype=np.float64)
-    answer = _counted("age", ages, bins)
-    return answer | {
-        "counts": [count * layout.rows for count in answer["counts"]],
-        "count": answer["count"] * layout.rows,
-    }
+    ages = np.arange(row_sizes.max(), dtype=np.int64)
+    rows = len(row_sizes) - np.searchsorted(np.sort(row_sizes), ages, side="right")
+    return _counted("age", ages.astype(np.float64), bins, rows) | {"count": int(row_sizes.sum())}
 
 
-def _counted(field: str, values: np.ndarray, bins: int) -> dict[str, Any]:
+def _counted(field: str, values: np.ndarray, bins: int, times: np.ndarray | None = None) -> dict[str, Any]:
+    """Count values `[n]`, each once or so many times `[n]`."""
     if len(values) == 0:
         counts, edges, low, high, mean = [], [], None, None, None
     else:
-        counted, cut = np.histogram(values, bins=bins, range=_range(values, bins))
+        counted, cut = np.histogram(values, bins=bins, range=_range(values, bins), weights=times)
         counts, edges = counted.tolist(), cut.tolist()
-        low, high, mean = float(values.min()), float(values.max()), float(values.mean())
+        low, high, mean = float(values.min()), float(values.max()), float(np.average(values, weights=times))
     return {
         "field": field,
         "edges": edges,

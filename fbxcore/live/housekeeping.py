@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from fbxcore.errors import FbxError
+from fbxcore.live.bases import BaseKeeper
 from fbxcore.live.checkpoint import Checkpoint, Counters
 from fbxcore.live.config import BufferConfig
 from fbxcore.live.engine import Engine
@@ -24,7 +25,15 @@ _log = logging.getLogger("flashdeck")
 class Housekeeper:
     """Keeps one buffer's house; belongs to the event loop that calls `start`."""
 
-    def __init__(self, directory: Path, config: BufferConfig, ring: Ring, engine: Engine, journal: Journal):
+    def __init__(
+        self,
+        directory: Path,
+        config: BufferConfig,
+        ring: Ring,
+        engine: Engine,
+        journal: Journal,
+        alone: asyncio.Lock,
+    ):
         self.timeseries = Timeseries(METRICS)
         self.base: Counters | None = None  # where the log's base stands, while the ring needs it
         self._directory = directory
@@ -33,6 +42,7 @@ class Housekeeper:
         self._engine = engine
         self._journal = journal
         self._logged_sampled = ring.counters.sampled
+        self._bases = BaseKeeper(directory, ring, engine, journal, alone)
         self._ticker: asyncio.Task | None = None
 
     def start(self, *, is_warm: bool) -> None:
@@ -66,12 +76,14 @@ class Housekeeper:
         persister = self._journal.persister
         if persister is not None and persister.error is not None and persister.pending:
             persister.flush().add_done_callback(lambda done: done.exception())
-        if len(self._journal.log.segments) > 1:
+        if self._ring.layout.independent:
+            await self._bases.keep()
+        elif len(self._journal.log.segments) > 1:
             await self.checkpoint()
 
     def _note_rates(self) -> None:
         counters, ring = self._ring.counters, self._ring
-        added = counters.position * ring.layout.rows
+        added = counters.position * ring.layout.rows_in_step
         self.timeseries.note(
             time.time(), size=ring.size, added=added, sampled=counters.sampled, updated=counters.updated
         )
@@ -90,6 +102,10 @@ class Housekeeper:
         journal = self._journal
         if self.config.durability == "none" and journal.persister is None:
             return  # there would be nothing to restore it to
+        if self._ring.layout.independent:
+            if self.config.durability == "none":
+                await self._bases.write()
+            return  # the log holds all that came since the last base
         counters, bookkeeping = await self._engine.ask(lambda ring: (ring.counters, ring.bookkeeping()))
         checkpoint = Checkpoint(journal.log.id, counters, bookkeeping, journal.ledger.to_json())
         await asyncio.to_thread(journal.log.sync)  # the log is never behind its checkpoint

@@ -14,6 +14,8 @@ from fbxcore.live.frames import Frame, Kind, bytes_of
 from fbxcore.live.ledger import Ledger, check_identity, fingerprint
 from fbxcore.live.log import Log
 from fbxcore.live.persister import Persister
+from fbxcore.live.rows import Planned
+from fbxcore.live.segmenter import SegmentPersister
 from fbxcore.types import Leaves, Spec
 from fbxcore.vault.store import VaultWriter
 
@@ -35,6 +37,7 @@ class Journal:
         began: called on the loop with each frame that is handed in.
         settled: called on the loop with each frame that was applied or refused, also when nobody waits, and
             with the answer, None where it was refused.
+        independent: the vault gets each writer's episodes in one piece.
     """
 
     def __init__(
@@ -48,18 +51,24 @@ class Journal:
         began: Callable[[Frame], None] = lambda _: None,
         settled: Callable[[Frame, dict[str, Any] | None], None] = lambda _, __: None,
         begins_at: tuple[int, int] = (0, 0),
+        independent: bool = False,
     ):
         self.spec = spec
         self.ledger = Ledger()
         self.log = Log(directory, self._on_durable, durability=durability)
-        self.persister: Persister | None = None
+        self.persister: Persister | SegmentPersister | None = None
         if writer is not None:
             sequence, position = begins_at
             applied = Applied.of(writer, self.log.id, position=position, sequence=sequence)
-            self.persister = Persister(writer, applied)
+            self.persister = (SegmentPersister if independent else Persister)(writer, applied)
         self._on_frame = on_frame
         self._began = began
         self._settled = settled
+
+    @property
+    def next_episode(self) -> int:
+        """The least number for an episode that its vault does not know."""
+        return self.persister.next_episode if isinstance(self.persister, SegmentPersister) else 1
 
     def start(self, *, next_sequence: int, position: int) -> None:
         """Begin to write and to persist."""
@@ -78,31 +87,43 @@ class Journal:
         writer: str | None,
         sequence: int | None,
         admit: Callable[[], Any] | None = None,
+        plan: Callable[[], Planned] | None = None,
+        about: bytes = b"",
     ) -> dict[str, Any]:
         """Take checked leaves `[B, K, ...]` once; return the answer, with `duplicate`.
 
         Args:
             admit: awaited before a new request is taken; raises to refuse it.
+            plan: says, in log order, which row of an independent writer they go to.
+            about: what else tells requests apart.
         """
-        check_identity(key, writer, sequence)
+        check_identity(key, writer, sequence, is_named=plan is not None)
         self._check_vault()
         body = bytes_of(self.spec, leaves)
         identity: Identity = {
             "key": key,
-            "body_fingerprint": await _fingerprint(body) if key is not None or writer is not None else "",
+            "body_fingerprint": await _fingerprint([*body, memoryview(about)])
+            if key is not None or sequence is not None
+            else "",
             "writer": writer,
             "sequence": sequence,
         }
-        return await self.once(Frame(Kind.ADD, body=body, steps=steps), identity, admit)
+        frame = Frame(Kind.ADD if steps else Kind.CUT, body=body, steps=steps)
+        return await self.once(frame, identity, admit, plan)
 
     async def once(
-        self, frame: Frame, identity: Identity, admit: Callable[[], Any] | None = None
+        self,
+        frame: Frame,
+        identity: Identity,
+        admit: Callable[[], Any] | None = None,
+        plan: Callable[[], Planned] | None = None,
     ) -> dict[str, Any]:
         """Hand in a frame unless its request was taken before; return the answer, with `duplicate`.
 
         Args:
             admit: awaited before a new request is taken, and returns whether that took waiting; raises to
                 refuse it.
+            plan: see `add`.
         """
         while (answer := await self.ledger.earlier(**identity)) is None:
             if admit is None or not await admit():
@@ -110,15 +131,22 @@ class Journal:
         else:
             return answer | {"duplicate": True}
         created = time.time()
-        frame.meta |= _meta(identity, created)
-        future = self.put(frame)
+        planned = plan() if plan is not None else Planned({}, lambda: None)
+        frame.meta |= _meta(identity, created) | planned.meta
+        future = self.put(frame, planned.undo)
         self.ledger.begin(future, created, **identity)
         return await asyncio.shield(future) | {"duplicate": False}
 
-    def put(self, frame: Frame) -> asyncio.Future[dict[str, Any]]:
-        """Hand a frame to the log; the future resolves once it is durable and applied."""
+    def put(self, frame: Frame, undo: Callable[[], None] | None = None) -> asyncio.Future[dict[str, Any]]:
+        """Hand a frame to the log; the future resolves once it is durable and applied.
+
+        Args:
+            undo: called if it was refused.
+        """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[dict[str, Any]] = loop.create_future()
+        if undo is not None:
+            future.add_done_callback(lambda done: undo() if _answer_of(done) is None else None)
         future.add_done_callback(lambda done: self._settled(frame, _answer_of(done)))
         frame.done = lambda answer: loop.call_soon_threadsafe(_settle, future, answer)
         self._began(frame)
@@ -146,14 +174,14 @@ class Journal:
             covered: the last frame that the checkpoint stands for.
         """
         if self.persister is not None:
-            covered = max(covered, self.persister.applied.sequence)
+            covered = self.persister.covered(covered)
         for frame in self.log.replay(covered=covered, progress=progress):
-            if frame.kind is Kind.ADD and self.persister is not None:
+            if self.persister is not None and frame.kind in self.persister.kinds:
                 self.persister.note(frame)
             yield frame
 
     def _on_durable(self, frame: Frame) -> None:
-        if frame.kind is Kind.ADD and self.persister is not None:
+        if self.persister is not None and frame.kind in self.persister.kinds:
             self.persister.note(frame)
         self._on_frame(frame)
 

@@ -219,8 +219,14 @@ def _conflict(field: str, value: str, kind: str, loc: tuple[str, ...]) -> Confli
     )
 
 
-def check_identity(key: str | None, writer: str | None, sequence: int | None) -> None:
-    """Refuse keys, writers and sequences that cannot be kept."""
+def check_identity(
+    key: str | None, writer: str | None, sequence: int | None, *, is_named: bool = False
+) -> None:
+    """Refuse keys, writers and sequences that cannot be kept.
+
+    Args:
+        is_named: the writer says whose timesteps these are, and needs no sequence for that.
+    """
     if key is not None and not 0 < len(key) <= MAX_KEY:
         raise InvalidArgumentError(
             f"`Idempotency-Key` must have 1 to {MAX_KEY} characters, got {len(key)}.",
@@ -235,7 +241,7 @@ def check_identity(key: str | None, writer: str | None, sequence: int | None) ->
             f"`sequence` must be from 0 to {(1 << 63) - 1} and come with a `writer`, got {sequence}.",
             loc=("query", "sequence"),
         )
-    if writer is not None and sequence is None and key is None:
+    if writer is not None and sequence is None and key is None and not is_named:
         raise InvalidArgumentError(
             "`writer` must come with a `sequence`, got none. Count your requests from 1.",
             loc=("query", "sequence"),

@@ -21,25 +21,26 @@ from fbxcore.errors import (
     NotEnoughDataError,
     NotSupportedError,
 )
-from fbxcore.live.answers import Added, Sample, Taken, Updated
+from fbxcore.live.answers import Added, RunAdded, Sample, Taken, Updated, WriterState
 from fbxcore.live.applied import Applied
 from fbxcore.live.checkpoint import Checkpoint, Counters
 from fbxcore.live.checks import (
     check_batch_size,
     check_beta,
     check_experience,
+    check_no_end,
     check_priorities,
     check_seed,
     check_timeout,
 )
 from fbxcore.live.config import BufferConfig, load_config, save_config
-from fbxcore.live.describe import describe_buffer, describe_persister
+from fbxcore.live.describe import describe_buffer, describe_stats
 from fbxcore.live.durability import change_durability, forget
 from fbxcore.live.engine import Engine, priorities_body
 from fbxcore.live.frames import Frame, Kind
 from fbxcore.live.gate import Gate
-from fbxcore.live.histograms import age_histogram, priority_histogram
-from fbxcore.live.housekeeping import METRICS, Housekeeper
+from fbxcore.live.histograms import histogram_of
+from fbxcore.live.housekeeping import Housekeeper
 from fbxcore.live.journal import Journal
 from fbxcore.live.queue_ring import QueueRing
 from fbxcore.live.recovery import restore_ring
@@ -48,6 +49,7 @@ from fbxcore.live.takes import Takes
 from fbxcore.live.timeseries import Timeseries
 from fbxcore.live.vaults import open_vault
 from fbxcore.live.whole import Whole, save_whole
+from fbxcore.live.writers import Writers, states_of
 from fbxcore.types import Leaves
 from fbxcore.vault.retention import retain_steps
 from fbxcore.vault.store import VaultWriter
@@ -68,6 +70,7 @@ class LiveBuffer:
         self._gate: Gate
         self._takes: Takes | None = None  # of a queue
         self._housekeeper: Housekeeper
+        self._writers: Writers | None = None
         self._changing = asyncio.Lock()  # one change or snapshot at a time
         self._closed = False
 
@@ -109,6 +112,8 @@ class LiveBuffer:
         buffer._engine.start()
         buffer._journal.start(next_sequence=counters.sequence + 1, position=counters.position)
         buffer._housekeeper.start(is_warm=config is not None)
+        if buffer.layout.independent:
+            buffer._writers = Writers(buffer.config, buffer._ring, buffer._journal, buffer._gate)
         if first is not None:
             try:
                 await first(buffer)
@@ -137,6 +142,7 @@ class LiveBuffer:
                 began=self._began,
                 settled=self._settled,
                 begins_at=begins_at,
+                independent=self.layout.independent,
             )
             checkpoint = Checkpoint.load(self.directory, self._journal.log.id)
             if base is not None and base.counters.sequence > checkpoint.counters.sequence:
@@ -157,7 +163,7 @@ class LiveBuffer:
                 writer.close()
             raise
         self._housekeeper = Housekeeper(
-            self.directory, self.config, self._ring, self._engine, self._journal
+            self.directory, self.config, self._ring, self._engine, self._journal, self._changing
         )
         self._housekeeper.base = None if base is None else base.counters
 
@@ -178,6 +184,8 @@ class LiveBuffer:
         self._housekeeper.stop()
         if self._takes is not None:
             self._takes.close()
+        if self._writers is not None:
+            self._writers.stop()
         for finish in (self._housekeeper.log_sampled, self._journal.flush, self._housekeeper.checkpoint):
             try:
                 await finish()
@@ -243,7 +251,7 @@ class LiveBuffer:
     def unpersisted(self) -> int:
         """Timesteps over all rows that are in no vault."""
         persister = self._journal.persister
-        return self._ring.size if persister is None else persister.pending * self.layout.rows
+        return self._ring.size if persister is None else persister.pending * self.layout.rows_in_step
 
     @property
     def vault_writer(self) -> VaultWriter | None:
@@ -254,8 +262,9 @@ class LiveBuffer:
     @property
     def refilled_from(self) -> set[Path]:
         """The vaults that hold timesteps of the ring, for after a restart."""
-        persister, oldest = self._journal.persister, self._ring.oldest_of(self._ring.counters)
-        return set() if persister is None else persister.stretches.paths_since(oldest)
+        if self._journal.persister is None or self.layout.independent:  # whose ring has its own image
+            return set()
+        return self._journal.persister.stretches.paths_since(self._ring.oldest_of(self._ring.counters))
 
     def describe(self) -> dict[str, Any]:
         """Return the members of the service's answer about a buffer; no I/O."""
@@ -264,36 +273,16 @@ class LiveBuffer:
             self._ring.counters,
             persister=self._journal.persister,
             limiter=self._gate.describe(),
+            ring=self._ring if self.layout.independent else None,
         )
 
     def stats(self) -> dict[str, Any]:
         """Return counters, rates and sizes; no I/O."""
-        answer, log = self.describe(), self._journal.log
-        left_out = {"spec", "config", "warnings", "created_at"}
-        return {name: value for name, value in answer.items() if name not in left_out} | {
-            "rates": {f"{name}_per_s": self.timeseries.rate(name) for name in METRICS if name != "size"},
-            "log": {"bytes": log.num_bytes, "segments": len(log.segments), "sequence": log.next_sequence - 1},
-            "persisted": describe_persister(self._journal.persister),
-            "writers": self._journal.ledger.writers(),
-        }
+        return describe_stats(self.describe(), self._journal, self.timeseries)
 
     async def histogram(self, field: str, bins: int = 40) -> dict[str, Any]:
         """Return bin edges and counts of `priority` or `age` over all items."""
-        layout = self.layout
-        if field == "times_sampled":
-            raise NotSupportedError(
-                "`field` must be priority or age today, got 'times_sampled'.", loc=("query", "field")
-            )
-        if field == "age":
-            return age_histogram(layout, self._ring.held, bins)
-        if field != "priority" or layout.priority_exponent is None:
-            fields = "age" if layout.priority_exponent is None else "priority or age"
-            raise InvalidArgumentError(
-                f"`field` must be {fields} for kind {self.config.kind!r}, got {field!r}.",
-                loc=("query", "field"),
-            )
-        weights = await self._engine.ask(lambda ring: ring.weights())
-        return await asyncio.to_thread(priority_histogram, weights, layout.priority_exponent, bins)
+        return await histogram_of(self.config, self._engine, field, bins)
 
     # Experience in
 
@@ -306,14 +295,24 @@ class LiveBuffer:
         sequence: int | None = None,
         cast: str | None = None,
         timeout_ms: int = 0,
-    ) -> Added:
+        end: str | None = None,
+    ) -> Added | RunAdded:
         """Add leaves `[B, K, ...]`, or `[I, ...]` for item kinds, exactly once.
+
+        An independent writer adds `[T, ...]`, and `final/<leaf>` `[...]` with `end` (see `Writers.add`).
 
         Raises:
             StructureError: if they are not what the spec says.
             UnavailableError: if the limiter still blocks after `timeout_ms`, or the vault falls behind.
         """
         self._gate.check_open()
+        if self._writers is not None:
+            answer = await self._writers.add(
+                leaves, writer=writer, end=end, key=idempotency_key, sequence=sequence, cast=cast,
+                timeout_ms=timeout_ms,
+            )  # fmt: skip
+            return RunAdded(**answer, durable=self.config.durability == "fsync")
+        check_no_end(end)
         checked, steps = check_experience(self.config, leaves, cast)
         deadline = _deadline(timeout_ms)
         answer = await self._journal.add(
@@ -332,6 +331,25 @@ class LiveBuffer:
         if self._takes is not None:
             return await self._takes.admit_add(steps, deadline)
         return await self._gate.admit_add(steps * self.layout.rows, deadline)
+
+    @property
+    def independent(self) -> Writers:
+        """The writers of a buffer whose `writers` are independent.
+
+        Raises:
+            InvalidArgumentError: if they are not.
+        """
+        if self._writers is None:
+            raise InvalidArgumentError(
+                "`writers` must be 'independent' for episodes of their own, got 'lockstep'.",
+                loc=("path", "writer"),
+            )
+        return self._writers
+
+    def writers(self) -> list[WriterState]:
+        """Return every writer that was heard of, by name; no I/O."""
+        rows = self._ring.rows if self._writers is not None else []
+        return states_of(rows, self._journal.ledger.writers())
 
     async def fill(self, leaves: Leaves) -> None:
         """Add leaves as `add` does, but past the limiter and waiting for the vault."""

@@ -255,8 +255,7 @@ class Log:
 
     def _break(self, error: OSError) -> None:
         self._broken = StorageError(
-            f"The log must reach the disk, got {os.strerror(error.errno or 0)}. "
-            "Restart once the disk works."
+            f"The log must reach the disk, got {os.strerror(error.errno or 0)}. Restart once the disk works."
         )
 
     def _close_file(self) -> None:

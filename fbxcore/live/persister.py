@@ -13,12 +13,13 @@ import threading
 from collections import deque
 from concurrent.futures import Future
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 
 from fbxcore.errors import DamagedError, FbxError, StorageError, UnavailableError
 from fbxcore.live.applied import APPLIED_KEY, Applied, Stretch, Stretches
-from fbxcore.live.frames import Frame, leaves_of
+from fbxcore.live.frames import Frame, Kind, leaves_of
 from fbxcore.spec import timestep_bytes
 from fbxcore.vault.files import label_of
 from fbxcore.vault.rollover import go_on_in
@@ -29,11 +30,27 @@ _CHUNK_STEPS = 1024
 _COMMIT_BYTES = 32 << 20
 
 
+class Beside(Protocol):
+    """Says what is stored with the timesteps, whose frames are then never divided."""
+
+    def keys(self, frames: list[Frame], applied: Applied) -> dict[str, bytes]:
+        """Return keys to store with a commit of frames, or alone; empty where there is nothing to say."""
+
+    def stored(self, frames: list[Frame], keys: dict[str, bytes]) -> None:
+        """Take note that a commit was made."""
+
+    def carried(self) -> dict[str, bytes]:
+        """Return what the next vault must know from its first moment."""
+
+
 class Persister:
     """Commits a log's adds to a vault, in order."""
 
-    def __init__(self, writer: VaultWriter, applied: Applied):
+    kinds = (Kind.ADD,)
+
+    def __init__(self, writer: VaultWriter, applied: Applied, *, beside: Beside | None = None):
         self.writer = writer
+        self._beside = beside
         self.applied = applied
         self.error: FbxError | None = None
         self._align = _align(writer)
@@ -61,6 +78,10 @@ class Persister:
     def pending(self) -> int:
         """Timesteps that are in the log and not yet in a vault."""
         return self._noted - self.applied.position
+
+    def covered(self, sequence: int) -> int:
+        """Return up to which frame a log may have gaps whose views are at a sequence."""
+        return max(sequence, self.applied.sequence)
 
     def start(self) -> None:
         """Begin to commit."""
@@ -138,7 +159,7 @@ class Persister:
                 elif frames and due > self.applied.position:
                     self._commit(frames, due)
                 else:
-                    return
+                    return self._store_alone()
         except FbxError as error:
             self.error = error
         except Exception as error:  # told to whoever flushes, and on the page
@@ -166,7 +187,8 @@ class Persister:
             self.applied, base=following.base, start=following.start, earlier=(), position=following.start
         )
         full = self.writer
-        self.writer = go_on_in(full, following.path, {APPLIED_KEY: applied.to_bytes()})
+        carried = {} if self._beside is None else self._beside.carried()
+        self.writer = go_on_in(full, following.path, {APPLIED_KEY: applied.to_bytes(), **carried})
         self.applied = applied
         self.stretches.made(self.writer)
         full.close()
@@ -174,6 +196,7 @@ class Persister:
 
     def _commit(self, frames: list[Frame], due: int) -> None:
         start, end = self.applied.position, min(due, frames[-1].end)
+        end = end if self._beside is None else frames[-1].end
         spec, rows = self.writer.spec, self.writer.rows
         blocks = [leaves_of(spec, frame, rows) for frame in frames]
         begin, stop = start - frames[0].position, end - frames[0].position
@@ -183,12 +206,20 @@ class Persister:
         whole = [frame for frame in frames if frame.end <= end]
         sequence = whole[-1].sequence if whole else self.applied.sequence
         applied = replace(self.applied, position=end, sequence=sequence)
-        self.writer.append(leaves, keys={APPLIED_KEY: applied.to_bytes()})
+        beside = {} if self._beside is None else self._beside.keys(frames, self.applied)
+        self.writer.append(leaves, keys={APPLIED_KEY: applied.to_bytes(), **beside})
         with self._wake:
             self.applied = applied
             for frame in whole:
                 self._waiting.popleft()
                 self.pending_bytes -= frame.num_bytes
+        if self._beside is not None:
+            self._beside.stored(frames, beside)
+
+    def _store_alone(self) -> None:
+        if self._beside is not None and (keys := self._beside.keys([], self.applied)):
+            self.writer.put(keys)
+            self._beside.stored([], keys)
 
 
 def _resolve(future: Future, applied: Applied, error: FbxError | None) -> None:

@@ -16,12 +16,15 @@ from typing import Any
 import numpy as np
 
 from fbxcore.errors import DamagedError, FbxError
+from fbxcore.live.applied import Applied
+from fbxcore.live.bases import restore_runs
 from fbxcore.live.checkpoint import Checkpoint
 from fbxcore.live.engine import add_leaves, added_answer, apply_frames
 from fbxcore.live.frames import HEADER_BYTES, Frame, Kind
 from fbxcore.live.journal import Journal
 from fbxcore.live.queue_recovery import restore_queue
 from fbxcore.live.ring import Ring
+from fbxcore.live.rows import RUN_KINDS
 from fbxcore.live.whole import Whole
 from fbxcore.spec import dtype_of
 
@@ -58,6 +61,8 @@ def _restore_checkpoint(
     """Restore what the checkpoint stands for; return the frames behind it."""
     if ring.layout.is_queue:
         return restore_queue(ring, journal, checkpoint, frames, base)
+    if ring.layout.independent:
+        return restore_runs(ring, journal, checkpoint, frames, base)
     counters = checkpoint.counters
     time_axis, rows = ring.layout.time_axis, ring.layout.rows
     at = ring.oldest_of(counters)
@@ -133,7 +138,9 @@ def _replay(ring: Ring, journal: Journal, frames: Iterator[Frame]) -> None:
         position = ring.position
         for frame in group:
             journal.log.written_bytes += frame.num_bytes + HEADER_BYTES
-            if frame.kind is Kind.ADD:
+            if ring.layout.independent and frame.kind in RUN_KINDS:
+                frame.done = functools.partial(journal.ledger.restore, frame.meta)
+            elif frame.kind is Kind.ADD:
                 position += frame.steps
                 journal.ledger.restore(frame.meta, added_answer(ring, frame, position))
             elif frame.kind is Kind.TAKE and "key" in frame.meta:
@@ -149,7 +156,9 @@ def _note_take(journal: Journal, meta: dict[str, Any], answer: dict[str, Any] | 
 def _catch_up_with_vault(ring: Ring, journal: Journal) -> None:
     """Add what only the vault still has: without `fsync` the log may have lost its end."""
     applied = journal.persister.applied if journal.persister is not None else None
-    if applied is None or ring.counters.position >= applied.position:
+    if applied is not None and ring.layout.independent and ring.counters.sequence < applied.sequence:
+        return _begin_behind_vault(ring, applied)
+    if applied is None or ring.layout.independent or ring.counters.position >= applied.position:
         return
     if ring.layout.is_queue:  # nobody knows which of them were taken, and none is handed out twice
         ring.skip_to(applied.position)
@@ -160,6 +169,14 @@ def _catch_up_with_vault(ring: Ring, journal: Journal) -> None:
     for leaves in journal.persister.stretches.read(start, applied.position):
         ring.add([leaves])
     ring.counters = replace(ring.counters, sequence=max(ring.counters.sequence, applied.sequence))
+
+
+def _begin_behind_vault(ring: Ring, applied: Applied) -> None:
+    """Begin with no items: rows could not be told from what the vault holds of them."""
+    position = max(ring.counters.position, applied.position)
+    ring.counters = replace(ring.counters, sequence=applied.sequence, position=position)
+    ring.reset()
+    ring.rows = [replace(row, is_open=False) for row in ring.rows]
 
 
 def _check_that_it_goes_on(ring: Ring, first: Frame) -> None:

@@ -20,10 +20,13 @@ from fbxcore.buffers.layout import Layout, bucket_of
 from fbxcore.errors import NotEnoughDataError
 from fbxcore.live.checkpoint import Counters
 from fbxcore.live.draws import Draws
+from fbxcore.live.padding import buckets_to, join_blocks, pad_steps, pad_vector, steps_within
+from fbxcore.live.rows import Row, as_array, rows_of
 from fbxcore.spec import dtype_of, timestep_bytes
 from fbxcore.types import Leaves, Spec
 
 MAX_BUCKET = 1024
+MAX_JOINT = 64
 MAX_BUCKET_BYTES = 16 << 20
 QUICK_BYTES = 1 << 20
 _EPOCH_BITS = 40
@@ -46,13 +49,18 @@ class Ring:
         self.spec = spec
         self.core: Core = make_core(layout)
         self.counters = Counters()
-        self._timestep_bytes = timestep_bytes(spec)
+        self.timestep_bytes = timestep_bytes(spec)
         self._draws = Draws(self.core)
-        self._hold(self._empty())
-        self._max_bucket = min(MAX_BUCKET, layout.time_axis, _steps_within(MAX_BUCKET_BYTES, layout, spec))
         self._on_host = jax.default_backend() == "cpu"
+        self.has_items = False  # anything that may be drawn; told of independent writers
+        self.rows = [Row()] * layout.rows  # of independent writers
+        self._given = np.zeros(layout.rows, np.int64)  # timesteps each row was given since the last reset
+        self._hold(self._empty())
+        together = steps_within(MAX_BUCKET_BYTES, layout.rows_in_step, spec)
+        self.max_bucket = min(MAX_BUCKET, layout.time_axis, together)
+        self.max_joint = min(MAX_JOINT, layout.time_axis, steps_within(MAX_BUCKET_BYTES, layout.rows, spec))
 
-    # Counts, per row unless said otherwise
+    # Counts, per row unless said otherwise; of independent writers over all rows
 
     @property
     def position(self) -> int:
@@ -62,12 +70,16 @@ class Ring:
     @property
     def held(self) -> int:
         """Timesteps the ring holds."""
-        return min(self.position, self.layout.time_axis)
+        return self._size if self.layout.independent else min(self.position, self.layout.time_axis)
 
     @property
     def size(self) -> int:
         """Timesteps held, over all rows."""
-        return self.held * self.layout.rows
+        return self.held * self.layout.rows_in_step
+
+    def row_sizes(self) -> np.ndarray:
+        """Return the timesteps each row of independent writers holds, int64 `[B]`; a copy."""
+        return np.minimum(self._given, self.layout.time_axis)
 
     def size_at(self, position: int) -> int:
         """Timesteps held over all rows, once a row was given so many since the last reset."""
@@ -86,18 +98,24 @@ class Ring:
 
     def add(self, blocks: list[Leaves]) -> None:
         """Append blocks of leaves `[B, K, ...]`, one after the other."""
-        joined = blocks[0] if len(blocks) == 1 else _join(blocks)
+        joined = blocks[0] if len(blocks) == 1 else join_blocks(blocks)
         steps = next(iter(joined.values())).shape[1]
-        for start in range(0, steps, self._max_bucket):
-            self._add_bucket({name: x[:, start : start + self._max_bucket] for name, x in joined.items()})
+        for start in range(0, steps, self.max_bucket):
+            self._add_bucket({name: x[:, start : start + self.max_bucket] for name, x in joined.items()})
         self.counters = replace(self.counters, position=self.counters.position + steps)
 
     def _add_bucket(self, leaves: Leaves) -> None:
         steps = next(iter(leaves.values())).shape[1]
-        bucket = min(bucket_of(steps), self._max_bucket)
-        padded = {name: _pad(x, bucket) for name, x in leaves.items()}
+        bucket = min(bucket_of(steps), self.max_bucket)
+        padded = {name: pad_steps(x, bucket) for name, x in leaves.items()}
         self._views = None
         self._hold(self.core.add_rows(self.state, padded, np.full(self.layout.rows, steps, np.int32)))
+
+    def add_runs(self, leaves: Leaves, rows: np.ndarray, lengths: np.ndarray, begins: np.ndarray) -> None:
+        """Append runs `[R, K, ...]` to rows of independent writers, as the core does; see `apply_runs`."""
+        self._views = None
+        self._given[rows] += lengths
+        self._hold(self.core.add_runs(self.state, leaves, rows, lengths, begins))
 
     def skip_to(self, position: int) -> None:
         """Go on at a later position, as after a reset there: what lies between was never seen."""
@@ -114,6 +132,7 @@ class Ring:
             epoch=counters.epoch + 1,
             sampled_before=counters.sampled,
         )
+        self._given[:] = 0
         self._hold(self._empty())
 
     def set_priorities(
@@ -137,9 +156,9 @@ class Ring:
         self._hold(
             self.core.set_priorities(
                 self.state,
-                _pad_vector(indices.astype(np.int32), bucket),
-                _pad_vector(priorities.astype(np.float32), bucket),
-                _pad_vector(keep, bucket),
+                pad_vector(indices.astype(np.int32), bucket),
+                pad_vector(priorities.astype(np.float32), bucket),
+                pad_vector(keep, bucket),
             )
         )
 
@@ -147,7 +166,7 @@ class Ring:
 
     def is_quick(self, num_items: int) -> bool:
         """Whether sampling that many takes no compiling and no more than some 100 µs."""
-        size = num_items * self.layout.sequence_length * self._timestep_bytes
+        size = num_items * self.layout.sequence_length * self.timestep_bytes
         return self._on_host and size <= QUICK_BYTES and self._draws.is_compiled(num_items)
 
     def sample(
@@ -169,10 +188,19 @@ class Ring:
         else:
             drawn = self._draws.by_seed(num_items, seed)
         indices, *shares = [array[:num_items] for array in drawn]
-        how = self._how_drawn(indices, shares[0], beta) if shares else {}
+        if shares:
+            self._check_drawable(shares[0])
+        is_prioritised = self.layout.priority_exponent is not None
+        how = self._how_drawn(indices, shares[0], beta) if is_prioritised else {}
         return self._gather(indices, how, room), seed
 
     def _check_enough(self) -> None:
+        if self.needed and self.layout.independent:
+            raise NotEnoughDataError(
+                f"The buffer must hold {self.layout.min_time_axis} timesteps to be sampled, got {self.size}. "
+                f"Add {self.needed} more.",
+                needed=self.needed,
+            )
         if self.needed:
             raise NotEnoughDataError(
                 f"The buffer must hold {self.layout.min_time_axis} timesteps a row to be sampled, "
@@ -180,14 +208,23 @@ class Ring:
                 needed=self.needed,
             )
 
+    def _check_drawable(self, probabilities: np.ndarray) -> None:
+        if (probabilities > 0).all():
+            return
+        if self.layout.priority_exponent is None:
+            raise NotEnoughDataError(
+                f"The buffer must hold {self.layout.sequence_length} timesteps of one episode to be sampled, "
+                "got none. Add more to one.",
+                needed=1,
+            )
+        raise NotEnoughDataError(
+            "The buffer must hold an item of priority above 0 to be sampled, got none. Set priorities.",
+            needed=0,
+        )
+
     def _how_drawn(
         self, indices: np.ndarray, probabilities: np.ndarray, beta: float | None
     ) -> dict[str, np.ndarray]:
-        if not (probabilities > 0).all():
-            raise NotEnoughDataError(
-                "The buffer must hold an item of priority above 0 to be sampled, got none. Set priorities.",
-                needed=0,
-            )
         how = {
             "indices": indices,
             "generations": self.generations(indices),
@@ -200,8 +237,8 @@ class Ring:
 
         It joins the reset epoch with the item's absolute start step.
         """
-        _, slots = self._starts(indices)
-        newest = self.position - 1
+        rows, slots = self._starts(indices)
+        newest = (self._given[rows] if self.layout.independent else self.position) - 1
         starts = newest - (newest - slots) % self.layout.time_axis
         return (np.int64(self.counters.epoch) << _EPOCH_BITS) | starts.astype(np.int64)
 
@@ -213,7 +250,8 @@ class Ring:
 
     def bookkeeping(self) -> dict[str, np.ndarray]:
         """Return all of the state that is not experience, as copies."""
-        return {name: np.array(x) for name, x in self.core.export_state(self.state).items()}
+        kept = {name: np.array(x) for name, x in self.core.export_state(self.state).items()}
+        return kept | ({"rows": as_array(self.rows)} if self.layout.independent else {})
 
     def whole(self) -> tuple[Counters, dict[str, np.ndarray]]:
         """Return counters and all else that is needed beside the timesteps by slot."""
@@ -249,6 +287,10 @@ class Ring:
     def restore(self, experience: Leaves, bookkeeping: Leaves, counters: Counters) -> None:
         """Take over a whole state; experience is `[B, T, ...]` by slot."""
         self.counters = counters
+        if self.layout.independent:
+            self.rows = rows_of(bookkeeping["rows"])
+        laps, write_index = (np.asarray(bookkeeping[name], np.int64) for name in ("laps", "write_index"))
+        self._given = laps * self.layout.time_axis + write_index
         self._hold(self.core.import_state(experience, bookkeeping))
 
     def warm_ups(self) -> list[Callable[[Ring], None]]:
@@ -256,17 +298,25 @@ class Ring:
 
         The default sample comes first, then the lengths of an add, the short ones first.
         """
-        sizes = {min(1 << power, self._max_bucket) for power in range(self._max_bucket.bit_length() + 1)}
-        adds = [functools.partial(Ring._warm_add, steps=steps) for steps in sorted(sizes)]
+        warm_add = Ring._warm_run if self.layout.independent else Ring._warm_add
+        adds = [functools.partial(warm_add, steps=steps) for steps in buckets_to(self.max_bucket)]
+        if self.layout.independent and self.layout.rows > 1:
+            rows = self.layout.rows
+            adds += [functools.partial(warm_add, steps=n, rows=rows) for n in buckets_to(self.max_joint)]
         return [Ring._warm_sample, *adds]
 
+    def _warm_run(self, steps: int, rows: int = 1) -> None:
+        nothing = np.zeros(rows, np.int32)
+        self.add_runs(self._zeros(rows, steps), np.arange(rows), nothing, nothing.astype(bool))
+
     def _warm_add(self, steps: int) -> None:
-        zeros = {
-            name: np.zeros((self.layout.rows, steps, *leaf.shape), dtype_of(leaf.dtype))
-            for name, leaf in self.spec.items()
-        }
+        rows = self.layout.rows
         self._views = None
-        self._hold(self.core.add_rows(self.state, zeros, np.zeros(self.layout.rows, np.int32)))
+        self._hold(self.core.add_rows(self.state, self._zeros(rows, steps), np.zeros(rows, np.int32)))
+
+    def _zeros(self, rows: int, steps: int) -> Leaves:
+        spec = self.spec.items()
+        return {name: np.zeros((rows, steps, *leaf.shape), dtype_of(leaf.dtype)) for name, leaf in spec}
 
     def _warm_sample(self) -> None:
         number = self.layout.sample_batch_size
@@ -279,6 +329,10 @@ class Ring:
         self.state = state
         self._views: dict[str, np.ndarray] | None = None
         self._draws.changed(state)
+        if self.layout.independent:
+            self._size = int(self.row_sizes().sum())
+            nodes = state.tree.nodes
+            self.has_items = bool((np.asarray(nodes) if self._on_host else nodes)[0] > 0)
 
     def _empty(self) -> CoreState:
         return self.core.init(self.spec)
@@ -344,27 +398,3 @@ def _importance_weights(probabilities: np.ndarray, beta: float) -> np.ndarray:
     Source: Schaul et al., "Prioritized Experience Replay", 2016, section 3.4.
     """
     return ((probabilities / probabilities.min()) ** -beta).astype(np.float32)
-
-
-def _join(blocks: list[Leaves]) -> Leaves:
-    return {name: np.concatenate([block[name] for block in blocks], axis=1) for name in blocks[0]}
-
-
-def _pad(x: np.ndarray, steps: int) -> np.ndarray:
-    if x.shape[1] == steps:
-        return x
-    padded = np.zeros((x.shape[0], steps, *x.shape[2:]), x.dtype)
-    padded[:, : x.shape[1]] = x
-    return padded
-
-
-def _pad_vector(x: np.ndarray, length: int) -> np.ndarray:
-    padded = np.zeros(length, x.dtype)
-    padded[: len(x)] = x
-    return padded
-
-
-def _steps_within(limit: int, layout: Layout, spec: Spec) -> int:
-    """Return the power of two of timesteps that take no more bytes than a limit, at least 1."""
-    fitting = limit // max(1, timestep_bytes(spec) * layout.rows)
-    return 1 << max(fitting.bit_length() - 1, 0)

@@ -26,7 +26,7 @@ def open_vault(config: BufferConfig, vaults: Path) -> VaultWriter | None:
     """
     if config.persist_to is None:
         return None
-    rows = config.layout.rows
+    rows = config.layout.rows_in_step
     try:
         writer = VaultWriter.open(newest_of(vaults / config.persist_to))
     except NotFoundError:

@@ -14,6 +14,7 @@ from typing import Any
 from fbxcore.spec import timestep_bytes
 from fbxcore.vault.files import appearing, label_of
 from fbxcore.vault.keys import json_value
+from fbxcore.vault.segments import clipped, encode_segments, segments_key
 from fbxcore.vault.store import VaultReader, VaultWriter
 
 LINEAGE_KEY = "_flashdeck/lineage"
@@ -43,7 +44,10 @@ def fork(
     path = Path(path).absolute()
     with appearing(path) as hidden, VaultWriter.create(hidden, reader.structure) as writer:
         _copy(reader, writer, steps, progress)
-        writer.put({LINEAGE_KEY: json.dumps(_origin(reader, steps) | (lineage or {})).encode()})
+        keys = {LINEAGE_KEY: json.dumps(_origin(reader, steps) | (lineage or {})).encode()}
+        if steps.step == 1 and (segments := clipped(reader.segments(), steps.start, steps.stop)):
+            keys[segments_key(0)] = encode_segments(segments)
+        writer.put(keys)
     return VaultWriter.open(path)
 
 

@@ -15,6 +15,7 @@ from fbxcore.types import Spec
 from fbxcore.vault.faults import told
 from fbxcore.vault.files import METADATA, disk_bytes, label_of, read_manifest
 from fbxcore.vault.keys import Keyed, damaged_key, json_value
+from fbxcore.vault.segments import Segment, segments_of
 from fbxcore.vault.spec import Structure, parse_structure
 from fbxcore.vault.store_arrays import Database, latest
 
@@ -139,6 +140,10 @@ class VaultReader:
         """Return the keys of this generation that start with `prefix`, sorted."""
         with _missing_told(self):
             return self._database.keys(prefix)
+
+    def segments(self) -> list[Segment]:
+        """Return which timesteps are consecutive, and whose; empty where no independent writers were."""
+        return [s for s in segments_of(self) if s.stop > self.first or s.start >= self.first]
 
     def stamps(self, keys: Sequence[str]) -> list[bytes]:
         """Return for each key what identifies its value: equal stamps mean equal bytes."""

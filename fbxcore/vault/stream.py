@@ -1,7 +1,8 @@
 """A shuffled stream of windows, for training from more data than memory.
 
-A window is `sequence_length` consecutive timesteps of one row; windows start every `period` timesteps. An
-epoch gives each window once, in an order that follows from the seed and the epoch's number alone.
+A window is `sequence_length` consecutive timesteps of one row; windows start every `period` timesteps, and
+where a vault has segments of independent writers, none reaches from one into the next. An epoch gives each
+window once, in an order that follows from the seed and the epoch's number alone.
 
 Drawing windows one by one would decode a chunk for each. Instead the time axis is cut into blocks, the
 blocks are shuffled, and a group of as many as memory allows is read at once, each block once; windows are
@@ -23,6 +24,7 @@ import numpy as np
 from fbxcore.errors import InvalidArgumentError
 from fbxcore.spec import dtype_of, leaf_bytes
 from fbxcore.types import Leaves
+from fbxcore.vault.segments import borders_of
 from fbxcore.vault.store_reader import VaultReader
 
 _CHUNK_STEPS = 1024
@@ -90,14 +92,20 @@ class WindowStream:
         there = reader.length - reader.first
         if sequence_length > there:
             raise InvalidArgumentError(
-                f"`sequence_length` must be at most the vault's {there} timesteps, got "
-                f"{sequence_length}.",
+                f"`sequence_length` must be at most the vault's {there} timesteps, got {sequence_length}.",
                 loc=("sequence_length",),
             )
         self._reader, self._seed = reader, seed
         self._names = list(reader.spec) if leaves is None else list(leaves)
         self._length, self._batch, self._period = sequence_length, batch_size, period
         self._starts = (there - sequence_length) // period + 1  # in each row
+        self._borders = borders_of(reader.segments(), reader.first, reader.length) - reader.first
+        if not self.num_windows:
+            raise InvalidArgumentError(
+                f"`sequence_length` must fit one of the vault's segments, of {np.diff(self._borders).max()} "
+                f"timesteps at most, got {sequence_length}.",
+                loc=("sequence_length",),
+            )
         self._plan(max_bytes)
 
     def _plan(self, max_bytes: int) -> None:
@@ -119,7 +127,9 @@ class WindowStream:
     @property
     def num_windows(self) -> int:
         """Windows of an epoch."""
-        return self._starts * self._reader.rows
+        first = -(-self._borders[:-1] // self._period)
+        last = (self._borders[1:] - self._length) // self._period
+        return int(np.maximum(last - first + 1, 0).sum()) * self._reader.rows
 
     @property
     def num_batches(self) -> int:
@@ -142,6 +152,8 @@ class WindowStream:
                     place = places[(at + 1) % 2]
                     coming = thread.submit(self._read, place, groups[at + 1], seeds[at + 1])
                 left = yield from self._batches(group, left, is_last=at + 1 == len(groups))
+            if left:
+                yield _joined(left)  # the last group had no window
 
     def _batches(
         self, group: _Group, left: list[Windows], *, is_last: bool
@@ -179,7 +191,10 @@ class WindowStream:
         rows, each = self._reader.rows, self._per_block
         windows = np.arange(len(blocks) * rows * each)
         in_row = blocks[windows // (rows * each)] * each + windows % each
-        return np.random.default_rng(seed).permutation(windows[in_row < self._starts])
+        starts = in_row * self._period
+        runs = [np.searchsorted(self._borders, at, "right") for at in (starts, starts + self._length - 1)]
+        is_whole = (in_row < self._starts) & (runs[0] == runs[1])
+        return np.random.default_rng(seed).permutation(windows[is_whole])
 
     def _gather(self, group: _Group, some: slice) -> Windows:
         places, spec = group.places[some], self._reader.spec

@@ -170,9 +170,7 @@ def test_flashbax_reads_and_appends(writer, path, flashbax_vault):
     whole = vault.read().experience["n"][0]
     assert (whole[:2048] == 0).all() and (whole[2048:] == np.arange(2048, 3500)).all()
     experience = {name: jnp.asarray(leaf) for name, leaf in leaves(3500, 3510).items()}
-    state = TrajectoryBufferState(
-        experience=experience, current_index=jnp.int32(9), is_full=jnp.bool_(False)
-    )
+    state = TrajectoryBufferState(experience=experience, current_index=jnp.int32(9), is_full=jnp.bool_(False))
     assert flashbax_vault(structure=experience).write(state) == 9
     assert held(path, start=3490) == list(range(3490, 3509))
 

@@ -1,0 +1,40 @@
+"""Batches joined and padded to the few sizes that are compiled."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fbxcore.spec import timestep_bytes
+from fbxcore.types import Leaves, Spec
+
+
+def join_blocks(blocks: list[Leaves]) -> Leaves:
+    """Return blocks of leaves `[B, K, ...]` as one, one after the other."""
+    return {name: np.concatenate([block[name] for block in blocks], axis=1) for name in blocks[0]}
+
+
+def pad_steps(x: np.ndarray, steps: int) -> np.ndarray:
+    """Return `[B, K, ...]` with zeros behind it, so many steps long."""
+    if x.shape[1] == steps:
+        return x
+    padded = np.zeros((x.shape[0], steps, *x.shape[2:]), x.dtype)
+    padded[:, : x.shape[1]] = x
+    return padded
+
+
+def pad_vector(x: np.ndarray, length: int) -> np.ndarray:
+    """Return `[N]` with zeros behind it, so long."""
+    padded = np.zeros(length, x.dtype)
+    padded[: len(x)] = x
+    return padded
+
+
+def steps_within(limit: int, rows: int, spec: Spec) -> int:
+    """Return the power of two of timesteps of some rows that take no more bytes than a limit, at least 1."""
+    fitting = limit // max(1, timestep_bytes(spec) * rows)
+    return 1 << max(fitting.bit_length() - 1, 0)
+
+
+def buckets_to(most: int) -> list[int]:
+    """Return the powers of two below a number, and that number."""
+    return sorted({min(1 << power, most) for power in range(most.bit_length() + 1)})
