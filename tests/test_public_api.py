@@ -11,6 +11,7 @@ PACKAGES = [
     "fbxcore.client.errors",
     "fbxcore.vault",
     "fbxcore.live",
+    "fbxcore.snapshot",
     "fbxcore.wire",
 ]
 

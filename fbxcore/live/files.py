@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,25 +9,12 @@ from typing import Any
 
 import msgspec
 
+from fbxcore._files import replace_file, sync_directory
 from fbxcore.errors import DamagedError
 
+__all__ = ["replace_file", "seal", "sync_directory", "unseal"]
+
 _SEAL = "crc32"
-
-
-def replace_file(path: Path, data: bytes) -> None:
-    """Write a file so that a crash leaves the old one or the new one, and a full disk the old one."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
-    sync_directory(path.parent)
 
 
 def seal(value: Mapping[str, Any]) -> bytes:
@@ -63,12 +48,3 @@ def _damaged(path: Path, found: str) -> DamagedError:
         "Restore it from a backup.",
         file=path.name,
     )
-
-
-def sync_directory(path: Path) -> None:
-    """Make names created or removed in a directory survive a power loss."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
