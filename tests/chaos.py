@@ -246,6 +246,40 @@ class Librarian(Actor):
             assert not told or max(told) in found
 
 
+class Feeder(Actor):
+    """Adds numbered batches to a queue."""
+
+    def prepare(self, client: Client) -> None:
+        """Make the queue."""
+        sizes = {"max_length_time_axis": 64, "add_sequence_length": 1, "sample_sequence_length": 1}
+        client.create_buffer("q", "trajectory_queue", SPEC, add_batch_size=1, **sizes)
+
+    def turn(self, client: Client, number: int) -> None:
+        """Add the batch of a number once there is room."""
+        batch = leaves(7, number, count_of(number), 1)
+        client.buffer("q").add(batch, writer=self.name, sequence=number, timeout_ms=200)
+
+
+class Taker(Actor):
+    """Takes from the queue, one take at a time, and keeps what it got."""
+
+    def __init__(self, name: str):
+        super().__init__(name)
+        self.taken: list[int] = []
+
+    def turn(self, client: Client, number: int) -> None:
+        """Take a few, under a key of the turn's own, so that a lost answer is asked for again."""
+        got = client.buffer("q").take(1 + number % 4, timeout_ms=200, idempotency_key=f"take-{number}")
+        assert_untorn(got.experience)
+        self.taken += got.experience["number"][:, 0].tolist()
+
+    def check(self, server: Server) -> None:
+        """What it took is what was fed: in order, nothing twice, nothing left out."""
+        fed = max(self.taken, default=0)
+        order = np.repeat(np.arange(1, fed + 1), [count_of(n) for n in range(1, fed + 1)])
+        assert self.taken == order[: len(self.taken)].tolist()
+
+
 class Guest(Actor):
     """Makes a buffer, uses it and deletes it."""
 
@@ -284,6 +318,8 @@ def crew() -> list[Actor]:
         Appender("appender"),
         Learner("learner"),
         Librarian("librarian"),
+        Feeder("feeder"),
+        Taker("taker"),
         Guest("guest"),
     ]
 
