@@ -39,7 +39,7 @@ def damaged_key(vault: Keyed, key: str, rule: str, content: bytes) -> DamagedErr
     )
 
 
-@functools.lru_cache(1024)
+@functools.lru_cache(256)  # pages of versions; ten thousand of them have fewer
 def _loads(content: bytes) -> Any:
     """Parse a value once for as long as it stays."""
     return json.loads(content)

@@ -23,6 +23,7 @@ from fbxcore.vault.chunk_cache import ChunkCache, Window
 from fbxcore.vault.chunks import LZ4, ZSTD, Layout
 from fbxcore.vault.faults import fault, foreign_writer, told
 from fbxcore.vault.files import METADATA, label_of, write_atomic
+from fbxcore.vault.leaks import released
 from fbxcore.vault.spec import Structure, metadata_json
 
 COMMIT_KEY = "_flashdeck/commit"
@@ -231,7 +232,7 @@ class Database:
                 continue
             path = self._by_content.pop(name)
             spared = _encoded_bytes(sample, LZ4) - _encoded_bytes(sample, ZSTD)
-            metadata = self.arrays[name].spec().to_json()["metadata"]
+            metadata = released(self.arrays[name].spec().to_json(), _small_json)["metadata"]
             spec = {
                 "driver": "zarr",
                 "kvstore": {**self._spec, "path": path},
@@ -240,6 +241,11 @@ class Database:
             with told(self.label):
                 opening = ts.open(spec, context=self._context, open=True, assume_metadata=True, **self._mode)
                 self.arrays[name] = opening.result()
+
+
+def _small_json() -> dict[str, Any]:
+    """Return a dictionary in a dictionary, made as all JSON of tensorstore is."""
+    return ts.Context.Spec({"cache_pool": {"total_bytes_limit": 1}}).to_json()
 
 
 def _with_manifest(files: dict, manifest: bytes, context: ts.Context) -> dict:
@@ -254,7 +260,7 @@ def latest(manifest: bytes, label: str) -> dict[str, Any]:
     with told(label):
         memory = ts.KvStore.open({"driver": "memory"}, context=ts.Context()).result()
         memory.write("manifest.ocdbt", manifest).result()
-        versions = ts.ocdbt.dump(memory).result()["versions"]
+        versions = released(ts.ocdbt.dump(memory).result(), _small_json)["versions"]
     if not versions or versions[-1]["root"]["statistics"]["num_keys"] == 0:
         raise DamagedError(
             f"Vault '{label}' must have arrays, got a manifest without any. It was never finished.",
@@ -273,12 +279,12 @@ class Dump:
     def manifest(self) -> dict[str, Any]:
         """Return the manifest: the newest generations, and where the older ones are listed."""
         with told(self.label):
-            return ts.ocdbt.dump(self._files).result()
+            return released(ts.ocdbt.dump(self._files).result(), _small_json)
 
     def node(self, location: str) -> dict[str, Any]:
         """Return a node of the tree of generations or of keys."""
         with told(self.label):
-            return ts.ocdbt.dump(self._files, location).result()
+            return released(ts.ocdbt.dump(self._files, location).result(), _small_json)
 
 
 def create_files(path: Path, structure: Structure, layout: Layout, label: str) -> None:
