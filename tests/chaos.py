@@ -33,6 +33,7 @@ SPEC = {
     "sum": {"shape": [3], "dtype": "int64"},
 }
 SIZES = {"max_length": 500, "min_length": 2, "sample_batch_size": 8}
+EPISODE = 7
 EXPECTED = {404, 409, 410, 422, 503, 507}  # what the state of a restarted or full server may answer
 
 
@@ -280,6 +281,50 @@ class Taker(Actor):
         assert self.taken == order[: len(self.taken)].tolist()
 
 
+class Roamer(Actor):
+    """An independent writer: numbered batches of its own, an episode of `EPISODE` batches after the other."""
+
+    def __init__(self, index: int):
+        super().__init__(f"r{index}")
+        self.index = index
+
+    def prepare(self, client: Client) -> None:
+        """Make the buffer."""
+        sizes = SIZES | {"add_batch_size": 4, "writers": "independent", "persist_to": "run/3"}
+        client.create_buffer("r", "prioritised_flat", SPEC, **sizes)
+
+    def turn(self, client: Client, number: int) -> None:
+        """Add the batch of a number; at the end of an episode with what was observed last."""
+        batch, end = leaves(self.index, number, count_of(number)), None
+        if number % EPISODE == 0:
+            last = leaves(self.index, number, 1)
+            batch |= {f"final/{name}": leaf[0] for name, leaf in last.items()}
+            end = "terminated"
+        client.buffer("r").add(batch, writer=self.name, sequence=number, end=end, timeout_ms=200)
+
+    def check(self, server: Server) -> None:
+        """As a writer's; the last observation of an episode is one timestep more."""
+        with_last = lambda number: count_of(number) + (number % EPISODE == 0)  # noqa: E731
+        check_order(vault_of(server, "run/3"), self.index, self.number, with_last)
+
+
+class Watcher(Actor):
+    """Samples what the roamers add: no pair joins two of them, or two episodes."""
+
+    pause = 0.005
+
+    def turn(self, client: Client, number: int) -> None:
+        """Sample once."""
+        drawn = client.buffer("r").sample()
+        first, second = drawn.experience["first"], drawn.experience["second"]
+        assert_untorn(first)
+        assert_untorn(second)
+        step = second["number"] - first["number"]
+        assert (first["writer"] == second["writer"]).all()
+        assert ((step == 0) | ((step == 1) & (first["number"] % EPISODE != 0))).all()
+        client.buffer("r").set_priorities(drawn, np.linspace(0.1, 2.0, 8))
+
+
 class Guest(Actor):
     """Makes a buffer, uses it and deletes it."""
 
@@ -302,13 +347,13 @@ def vault_of(server: Server, name: str) -> dict[str, np.ndarray]:
     return held
 
 
-def check_order(held: dict[str, np.ndarray], writer: int, last: int) -> None:
+def check_order(held: dict[str, np.ndarray], writer: int, last: int, count=count_of) -> None:
     """Check that a writer's batches up to `last` are held once and in order, and one more at most."""
     numbers = held["number"][held["writer"] == writer]
-    expected = np.repeat(np.arange(1, last + 1), [count_of(n) for n in range(1, last + 1)])
+    expected = np.repeat(np.arange(1, last + 1), [count(n) for n in range(1, last + 1)])
     assert (numbers[: len(expected)] == expected).all()
     rest = numbers[len(expected) :]
-    assert len(rest) in (0, count_of(last + 1)) and (rest == last + 1).all()
+    assert len(rest) in (0, count(last + 1)) and (rest == last + 1).all()
 
 
 def crew() -> list[Actor]:
@@ -320,6 +365,8 @@ def crew() -> list[Actor]:
         Librarian("librarian"),
         Feeder("feeder"),
         Taker("taker"),
+        *(Roamer(index) for index in range(3)),
+        Watcher("watcher"),
         Guest("guest"),
     ]
 
