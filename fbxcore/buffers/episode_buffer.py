@@ -18,15 +18,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
-from fbxcore import _checks, _loops, _random, _ring
+from fbxcore import _checks, _loops, _ring
 from fbxcore.buffers import (
+    episodes,
     flat_buffer,
     items,
     prioritised_trajectory_buffer,
@@ -34,8 +33,9 @@ from fbxcore.buffers import (
     sum_tree,
     trajectory_buffer,
 )
+from fbxcore.buffers.episodes import Plan
 from fbxcore.buffers.flat_buffer import TransitionSample
-from fbxcore.buffers.layout import Grid, Layout
+from fbxcore.buffers.layout import Layout
 from fbxcore.buffers.prioritised_flat_buffer import PrioritisedTransitionSample
 from fbxcore.buffers.prioritised_trajectory_buffer import (
     PrioritisedTrajectoryBufferSample,
@@ -53,7 +53,7 @@ CROSSINGS = ("avoid", "mask")
 class EpisodeBufferState(PrioritisedTrajectoryBufferState):
     """What the buffer maps; a uniform one keeps weights 1 and 0."""
 
-    episode_steps: Array  # [B], timesteps of the episode that a row is in; `_reduced` keeps it small
+    episode_steps: Array  # [B], timesteps of the episode that a row is in; `episodes.reduced` keeps it small
 
 
 @pytree
@@ -84,77 +84,19 @@ class PrioritisedEpisodeTransitionSample(PrioritisedTransitionSample):
     mask: Array = None  # [N]
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Where episodes start and end, and what is drawn; hashable."""
-
-    layout: Layout
-    starts: tuple[str, ...]  # leaves that mark first timesteps
-    ends: tuple[str, ...]  # leaves that mark last timesteps
-    crossing: str
-
-    @property
-    def needed(self) -> int:
-        """Timesteps of one episode that an item must have."""
-        return self.layout.sequence_length if self.crossing == "avoid" else 1
-
-    @property
-    def grid(self) -> Grid:
-        """Where items may start: at every slot."""
-        return Grid(self.layout.rows, self.layout.time_axis, self.needed)
-
-    @property
-    def has_tree(self) -> bool:
-        """Whether anything that is held may not be drawn, or not as often as others."""
-        return self.needed > 1 or self.layout.period > 1 or self.layout.priority_exponent is not None
-
-
-def flags_of(plan: Plan, experience: Experience) -> tuple[Array, Array]:
-    """Return which timesteps are first and which are last of an episode, `[..., K]` each."""
-    named = _named(experience)
-    nowhere = jnp.zeros(jax.tree.leaves(experience)[0].shape[:2], bool)
-    first, last = (
-        functools.reduce(jnp.logical_or, [named[name] for name in names], nowhere)
-        for names in (plan.starts, plan.ends)
-    )
-    return first, last
-
-
-def _named(experience: Experience) -> dict[str, Array]:
-    leaves = jax.tree_util.tree_leaves_with_path(experience)
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
-
-
 def init(experience: Experience, plan: Plan) -> TrajectoryBufferState:
     """Return an empty state for timesteps like the one given.
 
     Raises:
         InvalidArgumentError: if a leaf that marks episodes is not there or is no single boolean.
     """
-    _check_marks(experience, "episode_start", plan.starts)
-    _check_marks(experience, "episode_end", plan.ends)
+    episodes.check_marks(experience, "episode_start", plan.starts)
+    episodes.check_marks(experience, "episode_end", plan.ends)
     layout = plan.layout
     if not plan.has_tree:
         return trajectory_buffer.init(experience, layout.rows, layout.time_axis)
     empty = prioritised_trajectory_buffer.prioritised_init(experience, layout.rows, layout.time_axis, 1)
     return EpisodeBufferState(**empty, episode_steps=jnp.zeros(layout.rows, jnp.int32))
-
-
-def _check_marks(experience: Experience, argument: str, names: tuple[str, ...]) -> None:
-    named = _named(experience)
-    for name in names:
-        if name not in named:
-            raise InvalidArgumentError(
-                f"`{argument}` must name a leaf of a timestep, {', '.join(sorted(named))}, got {name!r}.",
-                loc=(argument,),
-            )
-        leaf = jnp.asarray(named[name])
-        if leaf.dtype != bool or leaf.shape:
-            raise InvalidArgumentError(
-                f"`{argument}` must name a leaf of one boolean a timestep, got {name!r} with shape "
-                f"{list(leaf.shape)} and dtype {leaf.dtype}.",
-                loc=(argument,),
-            )
 
 
 def add(state: EpisodeBufferState, batch: Experience, plan: Plan) -> EpisodeBufferState:
@@ -171,13 +113,13 @@ def add(state: EpisodeBufferState, batch: Experience, plan: Plan) -> EpisodeBuff
 def _advanced(state: EpisodeBufferState, batch: Experience, plan: Plan) -> EpisodeBufferState:
     def counted(kept: tuple, current_index: Array, first: Array, last: Array) -> tuple:
         tree, episode_steps = kept
-        steps = _steps_into(episode_steps, first, last)
-        left = _reduced(plan, jnp.where(last[:, -1], 0, steps[:, -1]))
-        return _with_items(plan, tree, current_index, steps), left
+        steps = episodes.steps_into(episode_steps, first, last)
+        left = episodes.reduced(plan, jnp.where(last[:, -1], 0, steps[:, -1]))
+        return episodes.with_items(plan, tree, current_index, steps), left
 
     def whole(state: EpisodeBufferState, batch: Experience) -> EpisodeBufferState:
         kept = (state.sum_tree_state, state.episode_steps)
-        flags = flags_of(plan, batch)
+        flags = episodes.flags_of(plan, batch)
         tree, left = _loops.in_one_piece(counted, state.current_index, kept, state.current_index, *flags)
         return trajectory_buffer.advanced(state, batch).replace(
             sum_tree_state=tree,
@@ -188,46 +130,6 @@ def _advanced(state: EpisodeBufferState, batch: Experience, plan: Plan) -> Episo
     if _ring.is_small(batch):
         return _loops.in_one_piece(whole, state.current_index, state, batch)
     return whole(state, batch)
-
-
-def _steps_into(episode_steps: Array, first: Array, last: Array) -> Array:
-    """Return how many timesteps of its episode have come with each new one, itself included, `[B, K]`."""
-    is_first = first.at[:, 1:].set(first[:, 1:] | last[:, :-1])
-    index = jnp.arange(first.shape[1], dtype=jnp.int32)
-    begun = lax.cummax(jnp.where(is_first, index, -1), axis=1)
-    return jnp.where(begun >= 0, index - begun + 1, episode_steps[:, None] + index + 1)
-
-
-def _reduced(plan: Plan, steps: Array) -> Array:
-    """Return a count below `needed + period` that means the same, so that it can not run over."""
-    over = steps - plan.needed
-    return jnp.where(over >= 0, plan.needed + over % plan.layout.period, steps)
-
-
-def _with_items(plan: Plan, tree: sum_tree.SumTreeState, current_index: Array, steps: Array) -> Any:
-    """Give items that new timesteps complete the greatest weight so far, and those they break weight 0.
-
-    Counted from the write index, the kth new timestep completes the item that starts at k + 1 - needed,
-    if all of it is of one episode; items that start at the last `needed - 1` are not complete. Where a
-    start was overwritten by the same add, its slot comes again further on, and the last change wins.
-    """
-    rows, num = steps.shape
-    needed, time_axis = plan.needed, plan.layout.time_axis
-    changes = num + min(num, needed - 1)
-
-    def change_of(
-        c: Array, greatest: Array, current_index: Array, steps: Array
-    ) -> tuple[Array, Array, Array]:
-        row, k = c // changes, c % changes
-        completes = k < num
-        into = steps[row, jnp.minimum(k, num - 1)] - needed
-        is_item = completes & (into >= 0) & (into % plan.layout.period == 0)
-        start = jnp.where(completes, k + 1 - needed, 2 * num - 1 - k)
-        slot = (current_index + start + time_axis) % time_axis
-        return row * time_axis + slot, jnp.where(is_item, greatest, 0.0), k >= 0
-
-    operands = (tree.max_recorded_priority, current_index, steps)
-    return sum_tree.set_each(tree, change_of, rows * changes, *operands, device=jax.default_backend())
 
 
 @functools.partial(jax.jit, static_argnums=2, inline=True)
@@ -253,7 +155,7 @@ def sample(state: TrajectoryBufferState, rng_key: PRNGKey, plan: Plan) -> Any:
     )
     fields = {"experience": experience}
     if plan.crossing == "mask":
-        first, last = flags_of(plan, experience)
+        first, last = episodes.flags_of(plan, experience)
         is_written = jnp.arange(layout.sequence_length) < age[:, None]
         fields["mask"] = replay.episode_mask(starts=first, ends=last) & is_written
     if layout.priority_exponent is not None:
@@ -275,24 +177,7 @@ def _place(plan: Plan, state: TrajectoryBufferState, rng_key: PRNGKey) -> tuple[
         size = trajectory_buffer.size_of(state)
         draw, operands = items.uniform_place(plan.grid, rng_key, num, 1, state.current_index, size)
         return lambda indices, *operands: [found[:2] for found in draw(indices, *operands)], operands
-    return _uniform_place(plan.grid, rng_key, num, state.sum_tree_state)
-
-
-def _uniform_place(grid: Grid, key: PRNGKey, num: int, tree: sum_tree.SumTreeState) -> tuple[Callable, tuple]:
-    """Return how to draw items of equal weights, each on its own."""
-
-    def by_words(indices: list[Array], tree: sum_tree.SumTreeState, data: Array) -> list[tuple]:
-        words = _random.words_of(data)
-        low, high = jnp.float32(0), jnp.float32(1)
-        values = [_random.uniform(_random.split(words, i), low, high) for i in indices]
-        return [items.starts(grid, sum_tree.sample(tree, query_value=value)) for value in values]
-
-    def by_values(indices: list[Array], tree: sum_tree.SumTreeState, values: Array) -> list[tuple]:
-        return [items.starts(grid, sum_tree.sample(tree, query_value=values[i])) for i in indices]
-
-    if _random.is_threefry(key):
-        return by_words, (tree, _random.data_of(key))
-    return by_values, (tree, jax.random.uniform(key, (num,)))
+    return episodes.uniform_place(plan.grid, rng_key, num, state.sum_tree_state)
 
 
 _SAMPLES = {  # is flat, has priorities, has a mask
@@ -330,7 +215,7 @@ def set_priorities(
     """
     if plan.needed > 1:
         row, start = items.starts(plan.grid, jnp.clip(indices, 0, plan.grid.num_items - 1))
-        first, last = flags_of(plan, _ring.read(state.experience, row, start, plan.needed))
+        first, last = episodes.flags_of(plan, _ring.read(state.experience, row, start, plan.needed))
         is_one = replay.episode_mask(starts=first, ends=last)[:, -1]
         priorities = jnp.where(is_one, jnp.asarray(priorities, jnp.float32), jnp.nan)
     return prioritised_trajectory_buffer.set_priorities(
