@@ -1,10 +1,11 @@
 """Vault: appending and reading against real Flashbax's vault, on the same experience and the same disk.
 
-Records of MuJoCo size (97 B a step, one row). Both sides are used through the class `Vault`, so ours
-takes its lock, looks for foreign commits and syncs to disk in each write, as it always does. Appends go
+Records of MuJoCo size (97 B a step, one row), and frames. Both sides are used through the class `Vault`, so
+ours takes its lock, looks for foreign commits and syncs to disk in each write, as it always does. Appends go
 behind 20,000 steps; Flashbax rewrites a whole chunk of 61,680 steps each time, so the ratio grows with
-what already lies there. Reads are of a vault of 20,000 steps written in one go, which ours keeps decoded
-from read to read, while Flashbax's decodes anew. What a write costs besides time is in `vault_writes`.
+what already lies there. Reads are of a vault written in one go, which ours keeps decoded from read to read,
+while Flashbax's decodes anew, 61,680 records or 148 frames at a time. `vault_writes` counts what a write
+costs besides time.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.report import Ratio, interleaved, print_table
-from benchmarks.vault_pairs import PEER, pair, records, state, step_bytes, working_directory
+from benchmarks.vault_pairs import PEER, frames, pair, records, state, step_bytes, working_directory
 from benchmarks.vault_writes import log_rows, print_logged, print_writes, write_rows
 
 LENGTH = 20_000
 APPENDS = (1, 100, 1000)
+WINDOWS = {"window of 32": 32, "slice of 1,000": 1000}
 TARGET = 15.0
 
 
@@ -32,12 +34,13 @@ def vault_ratios(quick: bool = True) -> list[Ratio]:
             ours, theirs = (_writer(vault, held, steps) for vault in pair(f"append{steps}", length=LENGTH))
             work = f"append {steps:,} of {step_bytes(records)} B"
             rows.append(interleaved(work, PEER, ours, theirs, calls=calls, repeats=repeats, target=TARGET))
-        vaults = pair("read", length=LENGTH)
-        for work, form in _READS.items():
-            ours, theirs = (_reader(vault, form) for vault in vaults)
-            rows.append(
-                interleaved(work, PEER, ours, theirs, calls=calls * 10, repeats=repeats, target=TARGET)
-            )
+        for kind, leaves, length in (("MuJoCo", records, LENGTH), ("84x84", frames, 4000)):
+            vaults = pair(kind, leaves, 400 if quick else length)
+            for work, steps in {**WINDOWS, "whole": 0}.items():
+                ours, theirs = (_reader(vault, steps) for vault in vaults)
+                many, target = (calls * 10 if steps else calls), (TARGET if kind == "MuJoCo" else None)
+                work = f"{kind}, {work}"
+                rows.append(interleaved(work, PEER, ours, theirs, calls=many, repeats=repeats, target=target))
     return rows
 
 
@@ -45,30 +48,17 @@ def _writer(vault: Any, held: Any, steps: int) -> Callable[[], int]:
     return lambda: vault.write(held, (0, steps))
 
 
-def _window(steps: int) -> Callable[[random.Random], dict[str, Any]]:
-    """Return a window anywhere, as percentiles: all that Flashbax takes besides the last steps."""
+def _reader(vault: Any, steps: int) -> Callable[[], Any]:
+    """Read that many steps anywhere, or all, and wait for all leaves; both sides draw the same windows.
 
-    def form(draw: random.Random) -> dict[str, Any]:
-        start = draw.randrange(0, LENGTH - steps, 10)
-        return {"percentiles": (start * 100 / LENGTH, (start + steps) * 100 / LENGTH)}
-
-    return form
-
-
-_READS: dict[str, Callable[[random.Random], dict[str, Any]]] = {
-    "random window of 32": _window(32),
-    "random slice of 1,000": _window(1000),
-    "last 32": lambda _: {"timesteps": 32},
-    f"whole read of {LENGTH:,}": lambda _: {},
-}
-
-
-def _reader(vault: Any, form: Callable[[random.Random], dict[str, Any]]) -> Callable[[], Any]:
-    """Read and wait for all leaves; both sides draw the same windows."""
-    draw = random.Random(1)
+    Percentiles are all that Flashbax takes besides the last steps.
+    """
+    draw, length = random.Random(1), vault.vault_index
 
     def read() -> None:
-        for leaf in vault.read(**form(draw)).experience.values():
+        start = draw.randrange(0, length - min(steps, length // 2), 10)
+        window = (start * 100 / length, (start + min(steps, length // 2)) * 100 / length)
+        for leaf in vault.read(percentiles=window if steps else None).experience.values():
             leaf.block_until_ready()
 
     return read

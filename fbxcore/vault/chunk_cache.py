@@ -6,15 +6,30 @@ than copying a window. A reader shows one generation, so what is kept here never
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 Load = Callable[[int, int], Any]
 """Begins to read the timesteps `[start, stop)` of a leaf; `result()` waits for `[B, t, ...]`."""
+
+
+_ALIGNMENT = 64
+_SMALL_BYTES = 64 << 10
+
+
+def empty(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+    """Return a new array that JAX can take over without a copy, where that is worth the trouble."""
+    num_bytes = math.prod(shape) * dtype.itemsize
+    if num_bytes < _SMALL_BYTES:
+        return np.empty(shape, dtype)
+    room = np.empty(num_bytes + _ALIGNMENT, np.uint8)
+    skip = -room.__array_interface__["data"][0] % _ALIGNMENT
+    return room[skip : skip + num_bytes].view(dtype).reshape(shape)
 
 
 class ChunkCache:
@@ -63,11 +78,10 @@ class Window:
             self._keep(run, loading.result())
         skip, length = self._cut
         pieces = [chunk[rows] for chunk in self._found]
-        pieces[0] = pieces[0][:, skip : skip + length]
-        if len(pieces) == 1:
-            return np.array(pieces[0], order="C")
-        pieces[-1] = pieces[-1][:, : length + skip - (len(pieces) - 1) * self._steps]
-        return np.ascontiguousarray(np.concatenate(pieces, axis=1))
+        pieces[-1] = pieces[-1][:, : skip + length - (len(pieces) - 1) * self._steps]
+        pieces[0] = pieces[0][:, skip:]
+        out = empty((pieces[0].shape[0], length, *pieces[0].shape[2:]), pieces[0].dtype)
+        return np.concatenate(pieces, axis=1, out=out)
 
     def _gaps(self) -> list[range]:
         """Return the runs of chunks that are missing."""

@@ -7,6 +7,7 @@ sees a foreign commit only if it reads, in itself, what the other one changed (`
 
 from __future__ import annotations
 
+import functools
 import json
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,7 @@ import tensorstore as ts
 from fbxcore.errors import DamagedError, InvalidArgumentError
 from fbxcore.spec import leaf_bytes
 from fbxcore.types import Leaves
-from fbxcore.vault.chunk_cache import ChunkCache, Window
+from fbxcore.vault.chunk_cache import ChunkCache, Window, empty
 from fbxcore.vault.chunks import LZ4, ZSTD, Layout
 from fbxcore.vault.faults import fault, foreign_writer, told
 from fbxcore.vault.files import METADATA, label_of, write_atomic
@@ -40,8 +41,10 @@ _WRITER = {
 
 _READER = {"cache_pool": {"total_bytes_limit": 16 << 20}}
 """For the nodes of the tree of keys; one generation never changes, so they never go stale."""
-_READ_ONCE = {"recheck_cached_data": False, "cache_pool": {"total_bytes_limit": 0}}
-"""Decoded chunks are kept by ourselves; kept here too, they would drive the nodes out."""
+_LONG = {"recheck_cached_data": False, "cache_pool": {"total_bytes_limit": 32 << 20}}
+"""For chunks of long reads, in a pool of their own: in that one they would drive the nodes out."""
+_ONCE = {"recheck_cached_data": False, "cache_pool": {"total_bytes_limit": 0}}
+"""For blocks: a stream comes to each once an epoch."""
 
 _CACHE_BYTES = 64 << 20
 _SHORT_BYTES = 8 << 20
@@ -79,13 +82,14 @@ class Database:
         with told(self.label):
             self.kv = ts.KvStore.open(self._spec, context=context).result()
             self._mode = {"read": True, "write": manifest is None}
-            opening = {leaf.name: self._open(leaf.path, context) for leaf in structure.leaves}
-            self.index = self._open("vault_index", context).result()
+            self._context, self._paths = context, {leaf.name: leaf.path for leaf in structure.leaves}
+            kept = {} if self._mode["write"] else _LONG
+            opening = {name: self._open(path, kept) for name, path in self._paths.items()}
+            self.index = self._open("vault_index", kept).result()
             self.arrays = {name: future.result() for name, future in opening.items()}
             content = self.get(BY_CONTENT_KEY) if manifest is None else None
         self._check(structure)
-        self._context = context
-        self._by_content = {leaf.name: leaf.path for leaf in structure.leaves if leaf.name in _names(content)}
+        self._by_content = self._paths.keys() & _names(content)
         self._cache = ChunkCache(_CACHE_BYTES)
         self._length = 0
         self._chunk_steps = {
@@ -93,11 +97,15 @@ class Database:
             for leaf in structure.leaves
         }
 
-    def _open(self, path: str, context: ts.Context) -> ts.Future:
-        spec = {"driver": "zarr", "kvstore": {**self._spec, "path": path}}
-        if not self._mode["write"]:
-            spec |= _READ_ONCE
-        return ts.open(spec, context=context, open=True, **self._mode)
+    def _open(self, path: str, kept: Mapping[str, Any]) -> ts.Future:
+        spec = {"driver": "zarr", "kvstore": {**self._spec, "path": path}, **kept}
+        return ts.open(spec, context=self._context, open=True, **self._mode)
+
+    @functools.cached_property
+    def _unkept(self) -> dict[str, ts.TensorStore]:
+        """The arrays, opened so that nothing is kept that was decoded."""
+        opening = {name: self._open(path, _ONCE) for name, path in self._paths.items()}
+        return {name: future.result() for name, future in opening.items()}
 
     def _check(self, structure: Structure) -> None:
         """Refuse arrays that are not what `metadata.json` says."""
@@ -146,11 +154,14 @@ class Database:
         if steps.step == 1 and self._is_short(names, steps):
             return self._read_short(names, rows, steps)
         (across, flip_rows), (along, flip_steps) = _ascending(rows), _ascending(steps)
-        reads = {name: self.arrays[name][across, along].read(order="C") for name in names}
+        out = {name: self._empty(name, len(rows), len(steps)) for name in names}
+        copies = [_copy(self.arrays[name][across, along], leaf) for name, leaf in out.items()]
+        for copy in copies:
+            copy.result()
         if not (flip_rows or flip_steps):
-            return {name: read.result() for name, read in reads.items()}
+            return out
         turn = (slice(None, None, -1 if flip_rows else 1), slice(None, None, -1 if flip_steps else 1))
-        return {name: np.ascontiguousarray(read.result()[turn]) for name, read in reads.items()}
+        return {name: np.ascontiguousarray(leaf[turn]) for name, leaf in out.items()}
 
     def _is_short(self, names: Sequence[str], steps: range) -> bool:
         """Return whether those timesteps lie in few chunks, and small ones."""
@@ -166,32 +177,30 @@ class Database:
     def _read_short(self, names: Sequence[str], rows: range, steps: range) -> dict[str, np.ndarray]:
         across = slice(rows.start, rows.stop if rows.stop >= 0 else None, rows.step)
 
-        def begin(name: str) -> Window:
+        def begin(name: str, batch: ts.Batch) -> Window:
             def load(start: int, stop: int) -> ts.Future:
-                return self.arrays[name][:, start : min(stop, self._length)].read(order="C")
+                return self.arrays[name][:, start : min(stop, self._length)].read(order="C", batch=batch)
 
             return Window(self._cache, name, self._chunk_steps[name][0], steps.start, steps.stop, load)
 
-        begun = [(name, begin(name)) for name in names]
+        with ts.Batch() as batch:  # the leaves' chunks are looked up together
+            begun = [(name, begin(name, batch)) for name in names]
         return {name: window.take(across) for name, window in begun}
 
     def read_blocks(self, out: Mapping[str, np.ndarray], starts: Sequence[int], length: int) -> None:
         """Copy `[start, start + t)`, as far as `length`, into each block of leaves `[G, B, t, ...]`."""
         copies: deque[list[ts.Future]] = deque()
         for block, start in enumerate(starts):
-            copies.append([self._copy(name, leaf[block], start, length) for name, leaf in out.items()])
+            steps = slice(start, min(start + next(iter(out.values())).shape[2], length))
+            room = slice(None), slice(steps.stop - start)
+            copies.append([_copy(self._unkept[n][:, steps], leaf[block][room]) for n, leaf in out.items()])
             while len(copies) > (_AHEAD if block + 1 < len(starts) else 0):
                 for copy in copies.popleft():
                     copy.result()
 
-    def _copy(self, name: str, out: np.ndarray, start: int, length: int) -> ts.Future:
-        steps = min(out.shape[1], length - start)
-        source = self.arrays[name][:, start : start + steps]
-        return ts.array(out, copy=False)[:, :steps].write(source.translate_to[(0,) * source.rank])
-
     def _empty(self, name: str, rows: int, steps: int) -> np.ndarray:
         array = self.arrays[name]
-        return np.zeros((rows, steps, *array.shape[2:]), array.dtype.numpy_dtype)
+        return empty((rows, steps, *array.shape[2:]), array.dtype.numpy_dtype)
 
     def commit(
         self, leaves: Leaves, start: int, expected: int, length: int, keys: Mapping[str, bytes | None]
@@ -226,16 +235,16 @@ class Database:
         The array goes on saying what it was created with. blosc says in each chunk how that one is
         compressed, so every reader undoes it, and a program that has the array open may go on.
         """
-        for name in self._by_content.keys() & leaves.keys():
+        for name in self._by_content & leaves.keys():
             sample = _sample(leaves[name])
             if sample.nbytes < _SAMPLE_BYTES[0]:
                 continue
-            path = self._by_content.pop(name)
+            self._by_content.remove(name)
             spared = _encoded_bytes(sample, LZ4) - _encoded_bytes(sample, ZSTD)
             metadata = released(self.arrays[name].spec().to_json(), _small_json)["metadata"]
             spec = {
                 "driver": "zarr",
-                "kvstore": {**self._spec, "path": path},
+                "kvstore": {**self._spec, "path": self._paths[name]},
                 "metadata": metadata | {"compressor": ZSTD if spared > _WORTH * sample.nbytes else LZ4},
             }
             with told(self.label):
@@ -246,6 +255,11 @@ class Database:
 def _small_json() -> dict[str, Any]:
     """Return a dictionary in a dictionary, made as all JSON of tensorstore is."""
     return ts.Context.Spec({"cache_pool": {"total_bytes_limit": 1}}).to_json()
+
+
+def _copy(source: ts.TensorStore, out: np.ndarray) -> ts.Future:
+    """Begin to decode into an array of NumPy's, whose large ones lie in huge pages, unlike tensorstore's."""
+    return ts.array(out, copy=False).write(source.translate_to[(0,) * source.rank])
 
 
 def _with_manifest(files: dict, manifest: bytes, context: ts.Context) -> dict:

@@ -79,7 +79,7 @@ class WindowStream:
         Args:
             period: timesteps from the start of one window to the next.
             max_bytes: what the two groups may take, the one in use and the one being read. Besides come
-                the batches that are in use, and some ten MiB for the reader and its cache.
+                the batches that are in use, and some 20 MiB for the reader.
             leaves: names; None means all.
 
         Raises:

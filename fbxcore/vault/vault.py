@@ -155,8 +155,8 @@ class Vault:
         steps = resolve_slice(reader.length, first=reader.first, **given)
         names = self._names(reader.structure)
         arrays = reader.read(steps.start, steps.stop, leaves=list(names))
-        experience = self._experience(reader.structure, {name: jnp.asarray(x) for name, x in arrays.items()})
-        return TrajectoryBufferState(experience, *_full())
+        arrays = jax.device_put(arrays, may_alias=True)  # nobody else has them
+        return TrajectoryBufferState(self._experience(reader.structure, arrays), *_full())
 
     def _newest(self) -> VaultReader:
         manifest = read_manifest(self.path)
