@@ -185,26 +185,52 @@ def verify(
     repair: Annotated[
         bool, typer.Option("--repair", help="Put right what is certain: bytes behind a manifest's end.")
     ] = False,
+    adopt: Annotated[
+        bool, typer.Option("--adopt", help="Go on behind what another program wrote, once that has stopped.")
+    ] = False,
     data: Data = None,
     vaults: Annotated[
         Path | None, typer.Option(help="Another folder of vaults.", envvar="FLASHDECK_VAULTS")
     ] = None,
+    url: Url = None,
+    token: Token = None,
     as_json: AsJson = False,
 ) -> None:
     """Read and hash every chunk of every version anew; status 1 if something is wrong.
 
-    It reads the files, whether or not a server runs on them.
+    It reads the files, whether or not a server runs on them. With --adopt, first each vault that another
+    program wrote to is written to again: its timesteps stay, and those of ours that it wrote over follow.
     """
     from app.services import offline
 
+    adopted = _adopt(data, names or [], url, token) if adopt else []
+    refused = {found["vault"]: found["error"] for found in adopted if "error" in found}
     with _progress() as step:
         found = offline.verify_all(_data(data), vaults, names or [], repair=repair, step=step)
+    for vault in found:
+        vault |= {"error": refused[vault["vault"]]} if vault["vault"] in refused else {}
     if as_json:
         _print_json(found)
     else:
         rows = [vault | {"findings": [_finding(f) for f in vault["findings"]]} for vault in found]
         console.print(_table("Verified", rows, _VERIFIED_COLUMNS))
-    _exit_if(not all(vault["is_whole"] for vault in found))
+    _exit_if(bool(refused) or not all(vault["is_whole"] for vault in found))
+
+
+def _adopt(data: Path | None, names: list[str], url: str | None, token: str | None) -> list[dict[str, Any]]:
+    """Let the server adopt, or do it to the files where none runs."""
+    from app.services import offline
+
+    if url is None and _holder(data) is None:
+        return offline.adopt_all(_data(data), names)
+    adopted = []
+    with _client(url or _holder(data)["address"], token) as client:
+        for name in names or _own_vaults(client):
+            try:
+                adopted.append(client.vault(name).adopt())
+            except FbxError as error:
+                adopted.append({"vault": name, "error": str(error)})
+    return adopted
 
 
 def _finding(found: Mapping[str, Any]) -> str:
@@ -317,7 +343,7 @@ _SWEPT_COLUMNS = (
     "vault", "deleted_versions", "freed_steps", "files", "bytes", "waiting_bytes", "live_bytes", "disk_bytes",
     "error",
 )  # fmt: skip
-_VERIFIED_COLUMNS = ("vault", "is_whole", "length", "versions", "findings")
+_VERIFIED_COLUMNS = ("vault", "is_whole", "length", "versions", "findings", "error")
 _VERSION_COLUMNS = ("version", "length", "created_at", "tags", "message", "digest")
 
 

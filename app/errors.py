@@ -53,8 +53,9 @@ CODE_OF_STATUS = {
 }  # fmt: skip
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 HINTS = {
-    "foreign_writer": "POST …/fork copies what the vault's files hold into a new vault, and a buffer can "
-    "persist to another one. What was acknowledged and is not in the files stays in the log.",
+    "foreign_writer": "Stop the other program. Then POST …/adopt leaves what it wrote, and appends what it "
+    "wrote over and what waits; or POST …/fork copies what the files hold into a new vault, and what was "
+    "acknowledged and is not in them stays in the log.",
 }
 _LONG_WORD = re.compile(r"(\S{200})\S+")
 

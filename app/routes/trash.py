@@ -12,7 +12,7 @@ from app.dependencies import DeckDep, DryRun, StrictRoute, VaultDep
 from app.routes._answers import Json
 from app.schemas.vaults import Deleted, TrashedVault, VaultPublic
 from app.services import trash
-from app.services.deck import names_of
+from app.services.entries import names_of
 
 router = APIRouter(route_class=StrictRoute, tags=["trash"])
 _VAULT = "/api/v1/vaults/{vault_name}/{vault_uid}"

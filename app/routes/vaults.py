@@ -16,6 +16,7 @@ from app.routes._query import Query as QueryString
 from app.routes._query import idempotency_key
 from app.schemas.common import ListPage
 from app.schemas.vaults import (
+    Adopted,
     Appended,
     Swept,
     VaultChange,
@@ -25,7 +26,7 @@ from app.schemas.vaults import (
     VaultSummary,
     VaultSweep,
 )
-from app.services import buffers, forks, slices, sweeps, vaults
+from app.services import adoption, buffers, forks, slices, sweeps, vaults
 from fbxcore.vault.retention import Retention
 
 router = APIRouter(prefix="/api/v1/vaults", route_class=StrictRoute, tags=["vaults"])
@@ -88,6 +89,12 @@ async def sweep_vault(
     given = given or VaultSweep()
     retention = Retention(given.keep, given.older_than_days, given.retain_steps)
     return Json(await sweeps.run(deck, vault, sweeps.Asked(retention, given.grace_s, dry_run)))
+
+
+@router.post(PATH + "/adopt", response_model=Adopted)
+async def adopt_vault(deck: DeckDep, vault: VaultDep) -> Response:
+    """Go on behind what another program wrote; ours that it wrote over, and what waits, are appended."""
+    return Json(await adoption.adopt(deck, vault))
 
 
 async def append_experience(request: Request) -> Response:

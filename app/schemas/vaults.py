@@ -191,6 +191,15 @@ class Appended(BaseModel):
     duplicate: bool
 
 
+class Adopted(BaseModel):
+    """What going on behind another program did."""
+
+    vault: str
+    adopted: bool = Field(description="Whether another program had written since our last commit.")
+    appended_again: int = Field(description="Timesteps of ours that it had written over or hidden.")
+    length: int
+
+
 class VersionCreate(Strict):
     """A version to make of what the vault holds now."""
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from app.db import Database
 from app.services import chains, files, mirror
 from app.services.closing import close_all
-from app.services.entries import VaultEntry, fault_of
+from app.services.entries import VaultEntry, fault_of, names_of
 from app.services.folders import Facts, Place, catalog_of, find_places, fingerprint_of, look_into
 from app.services.lock import DataLock
 from app.services.replays import Replays
@@ -151,6 +151,12 @@ class Deck:
             self.failed[name] = DamagedError(f"Buffer {name!r} could not be opened; the log says why.")
         finally:
             self.starting.pop(name, None)
+
+    async def reopen(self, name: str) -> None:
+        """Try again to open a buffer that could not be opened."""
+        self.failed.pop(name, None)
+        self.starting[name] = (0, 0)
+        await self._open_one(name)
 
     async def _every(self, seconds: float, step: Callable[[], Awaitable[Any]]) -> None:
         while True:
@@ -392,8 +398,3 @@ class Deck:
 
         async with self.reads:
             return await asyncio.to_thread(run)
-
-
-def names_of(vault_name: str) -> tuple[str, ...]:
-    """Return the names of vaults that a part of an address may mean."""
-    return vault_name.replace("~", "/"), vault_name, vault_name.replace("%7E", "~")

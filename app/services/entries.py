@@ -46,8 +46,13 @@ def fault_of(entry: VaultEntry, writer: VaultWriter | None, failure: FbxError | 
     writer = entry.live.writer if entry.live is not None else writer
     if writer is not None and not entry.facts.is_ours and entry.facts.generation > writer.generation:
         return ConflictError(
-            f"Vault {entry.place.key!r} must have one writer, got a commit of another program. Fork it, or "
-            "persist to a new vault; what was acknowledged and is not in its files stays in the log.",
+            f"Vault {entry.place.key!r} must have one writer, got a commit of another program. Stop that "
+            "one, then adopt what it wrote, or fork the vault; what is not in its files stays in the log.",
             code=FOREIGN_WRITER,
         )
     return None
+
+
+def names_of(vault_name: str) -> tuple[str, ...]:
+    """Return the names of vaults that a part of an address may mean."""
+    return vault_name.replace("~", "/"), vault_name, vault_name.replace("%7E", "~")

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from app.services.adoption import adopt_files, describe
 from app.services.files import find_buffers
 from app.services.folders import Place, find_places
 from app.services.lock import DataLock
@@ -69,12 +70,24 @@ def sweep_all(data: Path, names: Sequence[str], asked: Asked, step: Step) -> lis
 
 def _needed(data: Path) -> Iterator[tuple[Path, int]]:
     """Yield the vaults that buffers are refilled from, and how many timesteps of each they may need."""
-    for _, config in find_buffers(data):
+    for _, config in find_buffers(data) if (data / "buffers").is_dir() else ():
         if isinstance(config, FbxError) or config.persist_to is None:
             continue
         path = data / "vaults" / config.persist_to
         for uid in uids_of(path):
             yield path.with_name(uid), config.layout.time_axis
+
+
+def adopt_all(data: Path, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Go on behind what other programs wrote to vaults of ours that nobody serves; see `adoption`."""
+    adopted = []
+    with held(data):
+        for place in choose(data, None, names):
+            try:
+                adopted.append(describe(place.key, adopt_files(place.path)))
+            except FbxError as error:
+                adopted.append({"vault": place.key, "error": str(error)})
+    return adopted
 
 
 def verify_all(

@@ -129,6 +129,10 @@ class Vault:
         }
         return self._json("POST", "gc", content=content, query={"dry_run": dry_run})
 
+    def adopt(self) -> dict[str, Any]:
+        """Go on behind what another program wrote to the vault, which must have stopped."""
+        return self._json("POST", "adopt")
+
     def delete(self, *, dry_run: bool = False) -> dict[str, Any]:
         """Move the vault to the trash, from where `restore` brings it back, or only say what would go."""
         return self._json("DELETE", query={"dry_run": dry_run})

@@ -5,6 +5,7 @@ acknowledge only what is durable, and come back after a crash as acknowledged ca
 """
 
 from fbxcore.live.answers import Added, RunAdded, Sample, Taken, Updated, WriterState
+from fbxcore.live.applied import adopt
 from fbxcore.live.checkpoint import Counters
 from fbxcore.live.config import DURABILITIES, WRITERS, BufferConfig, check_name, load_config
 from fbxcore.live.describe import describe_buffer, iso_time
@@ -32,6 +33,7 @@ __all__ = [
     "Taken",
     "Updated",
     "WriterState",
+    "adopt",
     "adopt_whole",
     "check_name",
     "check_source",

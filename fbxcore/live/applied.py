@@ -8,7 +8,7 @@ another program wrote in between and was accepted. Each run with one number is a
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -18,6 +18,7 @@ from fbxcore.errors import ConflictError, DamagedError
 from fbxcore.spec import timestep_bytes
 from fbxcore.vault import store
 from fbxcore.vault.files import label_of
+from fbxcore.vault.foreign import Foreign, take_over
 from fbxcore.vault.rollover import continues, next_path, planned_path
 from fbxcore.vault.store import VaultReader, VaultWriter
 
@@ -66,13 +67,52 @@ class Applied:
         if applied is None or applied.log != log_id:
             applied = Applied(log_id, writer.length - position, position, sequence, position)
             writer.put({APPLIED_KEY: applied.to_bytes()})
-        if applied.length != writer.length:
+        if applied.length != writer.length or not writer.is_ours:
             raise ConflictError(
                 f"Vault '{label_of(writer.path)}' must hold {applied.length} timesteps, got {writer.length}: "
-                "another program wrote to it. Fork it or persist to a new vault.",
+                "another program wrote to it. `flashdeck verify --adopt` goes on behind it, or fork it.",
                 code="foreign_writer",
             )
         return applied
+
+    def moved(self, found: Foreign) -> Applied:
+        """Return the record after another program's timesteps were taken over: `found.start` on moved."""
+        if not found.is_finished:  # ours were put back in their place
+            return self
+        runs, moved = [*self.earlier, (self.start, self.base)], []
+        further = found.length - found.start
+        ends = [start for start, _ in runs[1:]] + [self.position]
+        for (start, base), end in zip(runs, ends, strict=True):
+            if base + start < found.start:
+                moved.append((start, base))
+            if base + end > found.start:
+                moved.append((max(start, found.start - base), base + further))
+        length = found.length + found.num_hidden
+        if not moved or moved[-1][1] + self.position != length:
+            moved.append((self.position, length - self.position))
+        *earlier, (start, base) = moved
+        return replace(self, start=start, base=base, earlier=tuple(earlier))
+
+
+def adopt(writer: VaultWriter) -> Foreign | None:
+    """Go on behind what another program wrote: nothing of it or of the log is lost, and the log follows.
+
+    Returns:
+        What was found, or None where nothing had been written.
+    """
+
+    def moved(found: Foreign) -> dict[str, bytes | None]:
+        return {} if applied is None else {APPLIED_KEY: applied.moved(found).to_bytes()}
+
+    with writer.lock:
+        writer.refresh()
+        applied = Applied.saved_in(writer)
+        found = take_over(writer, moved)
+        if found is None and applied is not None and applied.length != writer.length:
+            # A program of ours appended without the log.
+            found = Foreign(writer.generation, applied.length, applied.length, writer.length)
+            writer.put(moved(found))
+        return found
 
 
 @dataclass(frozen=True)

@@ -191,6 +191,7 @@ class Journal:
         error = self.persister.error
         if isinstance(error, ConflictError):
             raise error
+        self.persister.check_alone()
         if self.persister.pending_bytes > MAX_PENDING_BYTES:
             raise UnavailableError(
                 f"The log must be at most {MAX_PENDING_BYTES} bytes ahead of the vault, got "

@@ -51,6 +51,7 @@ from fbxcore.live.vaults import open_vault
 from fbxcore.live.whole import Whole, save_whole
 from fbxcore.live.writers import Writers, states_of
 from fbxcore.types import Leaves
+from fbxcore.vault.foreign import Foreign
 from fbxcore.vault.retention import retain_steps
 from fbxcore.vault.store import VaultWriter
 
@@ -365,6 +366,10 @@ class LiveBuffer:
     async def flush(self) -> Applied | None:
         """Commit everything acknowledged to the vault."""
         return await self._journal.flush()
+
+    async def adopt(self) -> Foreign | None:
+        """Go on behind what another program wrote to the vault; returns what that was."""
+        return await asyncio.wrap_future(self._journal.persister.adopt())
 
     # Samples out
 

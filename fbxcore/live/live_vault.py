@@ -20,6 +20,7 @@ from fbxcore.live.journal import Journal
 from fbxcore.live.persister import Persister
 from fbxcore.spec import check_leaves
 from fbxcore.types import Leaves
+from fbxcore.vault.foreign import Foreign
 from fbxcore.vault.rollover import newest_of
 from fbxcore.vault.store import VaultWriter
 
@@ -147,6 +148,10 @@ class LiveVault:
         if len(self._journal.log.segments) > 1:
             await self._drop_segments(applied)
         return applied
+
+    async def adopt(self) -> Foreign | None:
+        """Go on behind what another program wrote to the vault; returns what that was."""
+        return await asyncio.wrap_future(self._persister.adopt())
 
     async def _drop_segments(self, applied: Applied) -> None:
         log = self._journal.log

@@ -18,10 +18,12 @@ from typing import Protocol
 import numpy as np
 
 from fbxcore.errors import DamagedError, FbxError, StorageError, UnavailableError
-from fbxcore.live.applied import APPLIED_KEY, Applied, Stretch, Stretches
+from fbxcore.live.applied import APPLIED_KEY, Applied, Stretch, Stretches, adopt
 from fbxcore.live.frames import Frame, Kind, leaves_of
 from fbxcore.spec import timestep_bytes
+from fbxcore.vault.faults import foreign_writer
 from fbxcore.vault.files import label_of
+from fbxcore.vault.foreign import Foreign
 from fbxcore.vault.rollover import go_on_in
 from fbxcore.vault.store import VaultWriter
 
@@ -59,6 +61,7 @@ class Persister:
         self._noted = applied.position
         self.pending_bytes = 0
         self._flushes: list[tuple[int, Future]] = []
+        self._adoptions: list[Future] = []
         self._wake = threading.Condition()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=f"persist-{writer.path.name}", daemon=True)
@@ -96,8 +99,8 @@ class Persister:
                 f"Vault '{label_of(self.writer.path)}' must hold timesteps {self._noted} to {frame.position} "
                 "of the log, got none of them. Restore it from the trash or a backup."
             )
-        self.stretches.note(frame.position, frame.end)
         with self._wake:
+            self.stretches.note(frame.position, frame.end)
             self._waiting.append(frame)
             self._noted = frame.end
             self.pending_bytes += frame.num_bytes
@@ -111,6 +114,26 @@ class Persister:
             if self._stopping:
                 raise UnavailableError("The vault must be open, got a closing one.", code="closing")
             self._flushes.append((self._noted, future))
+            self._wake.notify()
+        return future
+
+    def check_alone(self) -> None:
+        """Refuse to go on where another program has committed; costs a look at a file's time.
+
+        Raises:
+            ConflictError: code `foreign_writer`.
+        """
+        if not self.writer.is_alone():
+            self.error = foreign_writer(label_of(self.writer.path))
+            raise self.error
+
+    def adopt(self) -> Future[Foreign | None]:
+        """Go on behind what another program wrote; the future tells what that was."""
+        future: Future[Foreign | None] = Future()
+        with self._wake:
+            if self._stopping:
+                raise UnavailableError("The vault must be open, got a closing one.", code="closing")
+            self._adoptions.append(future)
             self._wake.notify()
         return future
 
@@ -129,8 +152,10 @@ class Persister:
         while True:
             with self._wake:
                 self._wake.wait_for(self._has_work)
-                stopping, flushes = self._stopping, self._flushes
-                self._flushes = []
+                stopping, flushes, adoptions = self._stopping, self._flushes, self._adoptions
+                self._flushes, self._adoptions = [], []
+            for future in adoptions:
+                self._adopt(future)
             self._commit_until(max((at for at, _ in flushes), default=0), everything=stopping)
             for _, future in flushes:
                 _resolve(future, self.applied, self.error)
@@ -138,11 +163,26 @@ class Persister:
                 return
 
     def _has_work(self) -> bool:
-        return self._stopping or bool(self._flushes) or (self.error is None and self._is_due())
+        is_asked = self._stopping or self._flushes or self._adoptions
+        return bool(is_asked) or (self.error is None and self._is_due())
 
     def _is_due(self) -> bool:
         """Whether there are whole chunks, or the next vault is to be begun."""
         return self.pending >= self._align or self.stretches.last.path != self.writer.path
+
+    def _adopt(self, future: Future) -> None:
+        try:
+            found = adopt(self.writer)
+            applied = Applied.of(self.writer, self.applied.log)
+        except FbxError as error:
+            future.set_exception(error)
+            return
+        with self._wake:
+            self.applied, self.stretches = applied, Stretches(self.writer, applied)
+            for frame in self._waiting:
+                self.stretches.note(frame.position, frame.end)
+            self.error = None
+        future.set_result(found)
 
     def _commit_until(self, position: int, *, everything: bool) -> None:
         """Commit up to `position`, or whole chunks beyond it."""

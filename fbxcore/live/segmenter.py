@@ -20,10 +20,11 @@ import msgspec
 import numpy as np
 
 from fbxcore.errors import FbxError
-from fbxcore.live.applied import Applied
+from fbxcore.live.applied import Applied, Stretches
 from fbxcore.live.frames import Frame, Kind, leaves_of
 from fbxcore.live.persister import Persister
 from fbxcore.live.rows import Row
+from fbxcore.vault.foreign import Foreign
 from fbxcore.vault.segments import Segment, encode_segments, segments_key
 from fbxcore.vault.store import VaultWriter
 
@@ -131,6 +132,18 @@ class SegmentPersister:
     def covered(self, sequence: int) -> int:
         """Return up to which frame a log may have gaps: as far as the ring's image holds what it had."""
         return sequence
+
+    @property
+    def stretches(self) -> Stretches:
+        return self._persister.stretches
+
+    def check_alone(self) -> None:
+        """Refuse to go on where another program has committed."""
+        self._persister.check_alone()
+
+    def adopt(self) -> Future[Foreign | None]:
+        """Go on behind what another program wrote; the future tells what that was."""
+        return self._persister.adopt()
 
     def start(self) -> None:
         """Begin to commit."""

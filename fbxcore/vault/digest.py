@@ -24,7 +24,7 @@ import numpy as np
 
 from fbxcore.spec import leaf_bytes
 from fbxcore.vault.files import write_atomic
-from fbxcore.vault.store import VaultReader
+from fbxcore.vault.store_reader import VaultReader
 
 BLOCK = 1024
 _CACHE = "blocks.json"
@@ -59,7 +59,7 @@ def digest(reader: VaultReader, catalog: Path | None = None) -> str:
 def _blocks(reader: VaultReader, name: str, known: dict[str, str]) -> tuple[list[str], dict[str, str]]:
     """Return the hash of each block of a leaf, and the finished ones by stamp."""
     first, finished = reader.first // BLOCK, reader.length // BLOCK
-    stamps = _stamps(reader, name, range(first, finished))
+    stamps = block_stamps(reader, name, range(first, finished))
     hashes: list[str | None] = [known.get(stamp) if stamp else None for stamp in stamps]
     hashes += [None] * (-(-reader.length // BLOCK) - finished)
     for start, stop in _gaps(hashes, _blocks_at_once(reader, name)):
@@ -87,8 +87,8 @@ def _blocks_at_once(reader: VaultReader, name: str) -> int:
     return max(1, _READ_BYTES // (BLOCK * reader.rows * max(leaf_bytes(reader.spec[name]), 1)))
 
 
-def _stamps(reader: VaultReader, name: str, blocks: range) -> list[str | None]:
-    """Return for each finished block what identifies the bytes of its chunks."""
+def block_stamps(reader: VaultReader, name: str, blocks: range) -> list[str | None]:
+    """Return for each of some blocks what identifies the bytes of its chunks, None where it has too many."""
     chunk = reader.chunks(name)
     leaf = next(leaf for leaf in reader.structure.leaves if leaf.name == name)
     shape = (reader.rows, BLOCK, *leaf.spec.shape)

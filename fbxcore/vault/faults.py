@@ -52,7 +52,7 @@ def foreign_writer(label: str) -> ConflictError:
     """Return the error for a commit that was not ours."""
     return ConflictError(
         f"Vault '{label}' must have one writer, got a commit of another program. "
-        "Stop that program; open the vault again, or fork it and write to the fork.",
+        "Stop that program; then `flashdeck verify --adopt` goes on behind it, or fork the vault.",
         code=FOREIGN_WRITER,
     )
 

@@ -158,6 +158,12 @@ def read_manifest(path: Path) -> bytes:
     return content[:length]
 
 
+def stamp_of(path: Path) -> object:
+    """Return what changes with every commit to a vault, whoever makes it."""
+    stat = os.stat(path / MANIFEST)
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
 def repair_manifest(path: Path) -> bool:
     """Cut what stands behind the manifest's own length; says whether there was something."""
     length = len(read_manifest(path))

@@ -60,6 +60,21 @@ def segments_key(start: int) -> str:
     return f"{SEGMENTS_PREFIX}{start:012d}"
 
 
+def moved_segments(vault: Listed, at: int, to: int) -> dict[str, bytes | None]:
+    """Return the keys to store (None: delete) where timesteps from `at` on were written anew from `to`."""
+    keys: dict[str, bytes | None] = {}
+    moved: list[Segment] = []
+    for key in vault.keys(SEGMENTS_PREFIX):
+        segments = [Segment(**fields) for fields in json_value(vault, key)]
+        if all(segment.stop <= at for segment in segments):
+            continue
+        stay = clipped(segments, 0, at)
+        keys[key] = encode_segments(stay) if stay else None
+        behind = clipped([segment for segment in segments if segment.stop > at], at, vault.length)
+        moved += [replace(s, start=s.start + to, stop=s.stop + to) for s in behind]
+    return {**keys, segments_key(to): encode_segments(moved)} if moved else keys
+
+
 def encode_segments(segments: Iterable[Segment]) -> bytes:
     """Return the value of a commit's key."""
     return json.dumps([asdict(segment) for segment in segments]).encode()

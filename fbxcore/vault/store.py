@@ -33,8 +33,10 @@ from fbxcore.vault.files import (
     lock_directory,
     read_manifest,
     repair_manifest,
+    stamp_of,
     write_atomic,
 )
+from fbxcore.vault.foreign import check_whole
 from fbxcore.vault.spec import Structure, metadata_json, structure_of, with_metadata
 from fbxcore.vault.store_arrays import COMMIT_KEY, Database, create_files, latest
 from fbxcore.vault.store_reader import VaultReader, first_of, read_structure
@@ -59,6 +61,7 @@ class VaultWriter:
         self._descriptor: int | None = descriptor
         self._hold = hold
         self._pins: list[int] = []
+        self._stamp: object = None  # of the manifest when it was found to be ours
         self._database = Database(path, structure)
         self._refresh()
 
@@ -97,12 +100,16 @@ class VaultWriter:
         return cls.open(path, hold=hold)
 
     @classmethod
-    def open(cls, path: Path, *, hold: bool = True) -> VaultWriter:
+    def open(cls, path: Path, *, hold: bool = True, takes_over: bool = False) -> VaultWriter:
         """Open a vault for writing, first cutting what a killed writer left behind the manifest.
+
+        Args:
+            takes_over: also where another program has written over timesteps of ours.
 
         Raises:
             NotFoundError: if there is no such directory.
-            ConflictError: if it has a writer (code `vault_in_use`).
+            ConflictError: if it has a writer (code `vault_in_use`), or another program has written over
+                timesteps of ours (code `foreign_writer`).
             DamagedError: if it is damaged or half made; names the file.
         """
         path = Path(path).absolute()
@@ -112,6 +119,8 @@ class VaultWriter:
             with disk_told(label_of(path)):
                 repair_manifest(path)
             writer = cls(path, structure, descriptor, hold=hold)
+            if not takes_over:
+                check_whole(writer)
         except BaseException:
             os.close(descriptor)
             raise
@@ -200,6 +209,24 @@ class VaultWriter:
             repair_manifest(self.path)
             self._refresh()
 
+    def is_alone(self) -> bool:
+        """Whether nobody else has committed: mostly a look at the manifest's time and size.
+
+        While a commit of ours is under way this cannot be told; that commit will.
+        """
+        stamp = stamp_of(self.path)
+        if stamp == self._stamp:
+            return True
+        if not self.lock.acquire(blocking=False):
+            return True
+        try:
+            if read_manifest(self.path) != self._manifest:
+                return False
+            self._stamp = stamp
+            return True
+        finally:
+            self.lock.release()
+
     @contextlib.contextmanager
     def pinned(self) -> Iterator[int]:
         """Keep the present generation from being swept for as long as somebody reads it; gives its number."""
@@ -221,8 +248,7 @@ class VaultWriter:
     def alone(self) -> Iterator[None]:
         """Hold the vault, as a commit does, after making sure that no other program committed."""
         with self.lock, self._held():
-            if read_manifest(self.path) != self._manifest:
-                raise foreign_writer(label_of(self.path))
+            self._check_alone()
             yield
 
     def close(self) -> None:
@@ -277,6 +303,10 @@ class VaultWriter:
         finally:
             self._release()
 
+    def _check_alone(self) -> None:
+        if read_manifest(self.path) != self._manifest:
+            raise foreign_writer(label_of(self.path))
+
     def _write(self, start: int, leaves: Leaves, keys: Mapping[str, bytes | None] | None) -> int:
         leaves = check_leaves(self.spec, leaves, leading=2)
         rows, steps = next(iter(leaves.values())).shape[:2]
@@ -301,11 +331,10 @@ class VaultWriter:
         label = label_of(self.path)
         with disk_told(label):
             clear_stale_lock(self.path)
-        if read_manifest(self.path) != self._manifest:
-            raise foreign_writer(label)
+        self._check_alone()
         mark = {COMMIT_KEY: b"%d" % (self.generation + 1)}
         try:
-            self._database.commit(leaves, start, self.length, length, {**keys, **mark})
+            self._database.commit(leaves, start, self.length, length, {**keys, **mark}, self._check_alone)
         except DiskFullError:
             clear_stale_data(self.path)  # what the failed commit has begun
             raise

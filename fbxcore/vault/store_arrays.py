@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import json
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +74,7 @@ class Database:
         """Open for writing; or, with a `manifest`, that one's newest or given generation to read."""
         context = ts.Context(_WRITER if manifest is None else _READER)
         self.label = label_of(path)
+        self._paths = {leaf.name: leaf.path for leaf in structure.leaves}
         files = {"driver": "file", "path": f"{path}/"}
         base = files if manifest is None else _with_manifest(files, manifest, context)
         self._spec = {"driver": "ocdbt", "base": base}
@@ -203,16 +204,31 @@ class Database:
         return empty((rows, steps, *array.shape[2:]), array.dtype.numpy_dtype)
 
     def commit(
-        self, leaves: Leaves, start: int, expected: int, length: int, keys: Mapping[str, bytes | None]
+        self,
+        leaves: Leaves,
+        start: int,
+        expected: int,
+        length: int,
+        keys: Mapping[str, bytes | None],
+        check: Callable[[], None],
     ) -> None:
-        """Write leaves, index and keys in one transaction, if the index still is `expected`."""
+        """Write leaves, index and keys in one transaction, if the index still is `expected`.
+
+        Another program that writes where we do, between `check` and the end, makes the commit fail: what a
+        transaction has read must not change, and it reads the index and the chunk each leaf begins in.
+        """
         self._choose(leaves)
         transaction = ts.Transaction(atomic=True, repeatable_read=True)
         try:
             with told(self.label):
                 index = self.index.with_transaction(transaction)
+                kv = self.kv.with_transaction(transaction)
+                begun = [kv.read(self._chunk_key(name, start), byte_range=slice(0, 0)) for name in leaves]
                 if int(index.read().result()[0]) != expected:
                     raise foreign_writer(self.label)
+                for chunk in begun:
+                    chunk.result()
+                check()
                 futures: list[Any] = []  # a dropped future cancels its write
                 for name, leaf in leaves.items():
                     array = self.arrays[name].with_transaction(transaction)
@@ -220,7 +236,6 @@ class Database:
                 futures.append(index.write(np.asarray([length], index.dtype.numpy_dtype)))
                 for future in futures:
                     future.copy.result()  # a failed write would not stop the commit of the others
-                kv = self.kv.with_transaction(transaction)
                 futures.extend(kv.write(key, value) for key, value in keys.items())
                 transaction.commit_sync()
                 for future in futures:
@@ -228,6 +243,12 @@ class Database:
         except BaseException:
             transaction.abort()
             raise
+
+    def _chunk_key(self, name: str, step: int) -> str:
+        """Return the key of the chunk in which a timestep's first numbers lie."""
+        place = ["0"] * self.arrays[name].rank
+        place[1] = str(step // self.chunks(name)[1])
+        return f"{self._paths[name]}/{'.'.join(place)}".lstrip("/")
 
     def _choose(self, leaves: Leaves) -> None:
         """Choose the compressor of leaves whose content is seen for the first time.

@@ -15,6 +15,7 @@ from pathlib import Path
 from fbxcore.errors import DamagedError, FbxError, ReclaimedError
 from fbxcore.vault.digest import digest
 from fbxcore.vault.files import MANIFEST, lock_directory, read_manifest, repair_manifest
+from fbxcore.vault.foreign import foreign_in
 from fbxcore.vault.store import VaultReader
 from fbxcore.vault.versions import Version, list_versions
 
@@ -61,6 +62,7 @@ def verify(
         versions = list_versions(path, catalog)
         with VaultReader.open(path) as reader:
             length = reader.length
+            findings += _foreign(reader)
             digest(reader)
     except DamagedError as error:
         findings.append(Finding("head", str(error)))
@@ -87,6 +89,18 @@ def _manifest(path: Path, repair: bool) -> list[Finding]:
     finally:
         os.close(descriptor)
     return [Finding(MANIFEST, problem, repaired=True)]
+
+
+def _foreign(reader: VaultReader) -> list[Finding]:
+    """Say where another program has written over timesteps of ours."""
+    found = foreign_in(reader)
+    if found is None or not found.num_hidden:
+        return []
+    problem = (
+        f"another program wrote over or hid timesteps {found.start} to {found.stop} of ours, which "
+        f"generation {found.generation} still has; --adopt appends them again"
+    )
+    return [Finding("head", problem)]
 
 
 def _problem(path: Path, version: Version) -> str | None:

@@ -14,6 +14,7 @@ import pytest
 from app import process
 from fbxcore.client import Client
 from fbxcore.errors import ConflictError, InvalidArgumentError
+from fbxcore.vault.store import VaultWriter
 from tests.served import BIN, environment, serve
 
 SPEC = {"obs": {"shape": [2], "dtype": "float32"}}
@@ -260,7 +261,6 @@ def test_gc_finds_the_server_of_a_data_directory(served):
 def data(tmp_path):
     """A data directory without a server, with a vault of three versions."""
     from fbxcore.spec import parse_spec
-    from fbxcore.vault.store import VaultWriter
     from fbxcore.vault.versions import create_version
 
     with VaultWriter.create(tmp_path / "vaults" / "a" / "1", parse_spec(SPEC)) as writer:
@@ -296,6 +296,30 @@ def test_verify_finds_and_repairs(data):
         file.write_bytes(file.read_bytes()[:-1] + b"x")
     status, text, _ = run("verify", "--data", str(data), "--json")
     assert status == 1 and not json.loads(text)[0]["is_whole"]
+
+
+def write_over(path):
+    """Write over one step as a program that has only half finished, and hide the others behind a length."""
+    with VaultWriter.open(path) as writer:
+        writer._database.arrays["obs"][:, 2:3].write(np.full((1, 1, 2), 7, np.float32)).result()
+        writer._database.index.write([3]).result()
+
+
+def test_verify_adopts_what_another_program_wrote(data, tmp_path):
+    """It is found (status 1) and named; with `--adopt` ours follow theirs, and the vault is whole again."""
+    write_over(data / "vaults" / "a" / "1")
+    status, table, _ = run("verify", "--data", str(data))
+    assert status == 1 and "timesteps 2 to 15 of ours" in table
+
+    status, text, _ = run("verify", "--adopt", "--data", str(data), "--json")
+    assert (status, json.loads(text)[0]["length"]) == (0, 3 + 13)
+
+
+def test_verify_asks_the_server_to_adopt(served):
+    """Where one runs, it has the vault open."""
+    status, text, complaint = run("verify", "--adopt", "--data", str(served.folder / "data"), "--json")
+    assert (status, complaint) == (0, "")
+    assert json.loads(text)[0]["is_whole"]
 
 
 def test_backup_and_restore(served, tmp_path):

@@ -197,18 +197,26 @@ def append_by_flashbax(folder: Path) -> None:
     Vault("walk", experience, rel_dir=str(folder / "vaults"), vault_uid="run1").write(state)
 
 
+def interfere(api: Api, writer: str, folder: Path) -> str:
+    """Three steps in the vault, two more only in the log, and then four of Flashbax's; where one adds."""
+    added = record(api, writer)
+    assert api.post(added, json={"n": [[3, 4]]}).status_code == 201
+    append_by_flashbax(folder)
+    answer = api.post(added, json={"n": [[5]]})
+    assert_refused(answer, 409, "foreign_writer", "walk/run1", "Stop that program")
+    return added
+
+
 @pytest.mark.parametrize("writer", ["buffer", "vault"])
 def test_what_a_foreign_writer_shuts_out_is_told_after_a_restart_too(tmp_path: Path, writer: str) -> None:
     """Steps that only the log has are not missing from `head` without a word; a version still reads."""
     with serve(tmp_path) as api:
-        added = record(api, writer)
-        append_by_flashbax(tmp_path)
-        assert api.post(added, json={"n": [[3, 4]]}).status_code == 201
+        interfere(api, writer, tmp_path)
         assert_refused(api.get(f"{URL}/walk/run1/slice"), 409, "foreign_writer", "walk/run1")
 
     with serve(tmp_path) as api:
         problem = assert_refused(api.get(f"{URL}/walk/run1/slice"), 409, "foreign_writer", "walk/run1")
-        assert "/fork" in problem["hint"] and "stays in the log" in problem["hint"]
+        assert "/adopt" in problem["hint"] and "/fork" in problem["hint"]
         assert arrays_of(api.get(f"{URL}/walk/run1/slice?ref=before"))["n"].tolist() == [[0, 1, 2]]
 
 
@@ -218,14 +226,12 @@ def test_a_vault_that_another_program_wrote_to_says_so(
 ) -> None:
     """Vault, list and pages tell it, before and after a restart; the log has one line and no traceback."""
     with serve(tmp_path) as api:
-        added = record(api, writer)
-        append_by_flashbax(tmp_path)
-        api.post(added, json={"n": [[3, 4]]})
+        interfere(api, writer, tmp_path)
         for _ in range(2):
             shown, listed = api.get(f"{URL}/walk/run1").json(), api.get(URL).json()["items"][0]
             for vault in (shown, listed):
                 assert (vault["state"], vault["length"], vault["pending"]) == ("foreign_writer", 7, 2)
-                assert "another program. Fork it, or persist to a new vault;" in vault["error"]
+                assert "another program. Stop that one, then adopt what it wrote" in vault["error"]
         assert "another program" in api.get("/vaults/walk/run1").text
         if writer == "buffer":
             for page in ("/buffers/walk", "/buffers", "/"):
@@ -245,11 +251,57 @@ def test_a_vault_that_another_program_wrote_to_says_so(
 def test_a_vault_that_another_program_wrote_to_is_forked(tmp_path: Path, writer: str) -> None:
     """The fork has what the files hold, and its lineage says how many steps the log keeps."""
     with serve(tmp_path) as api:
-        added = record(api, writer)
-        append_by_flashbax(tmp_path)
-        api.post(added, json={"n": [[3, 4]]})
+        interfere(api, writer, tmp_path)
         made = api.post(f"{URL}/walk/run1/fork", json={"vault_name": "walk", "vault_uid": "run2"}).json()
 
         assert (made["state"], made["length"], made["lineage"]["left_in_log"]) == ("ok", 7, 2)
         assert arrays_of(api.get(f"{URL}/walk/run2/slice"))["n"].tolist() == [[0, 1, 2, 9, 9, 9, 9]]
         assert api.post(f"{URL}/walk/run2/experience", json={"n": [[3, 4]]}).json()["length"] == 9
+
+
+def check_adopted(api: Api, added: str, answer: Any) -> None:
+    """Check that theirs stayed, what waited follows, and adding goes on."""
+    expected = {"vault": "walk/run1", "adopted": True, "appended_again": 0, "length": 9}
+    assert (answer.status_code, answer.json()) == (200, expected)
+    assert api.post(added, json={"n": [[5]]}).status_code == 201
+    got = arrays_of(api.get(f"{URL}/walk/run1/slice"))["n"].tolist()
+    assert got == [[0, 1, 2, 9, 9, 9, 9, 3, 4, 5]]
+    assert api.get(f"{URL}/walk/run1").json()["state"] == "ok"
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("writer", ["buffer", "vault"])
+def test_what_another_program_wrote_is_adopted(tmp_path: Path, writer: str, is_restarted: bool) -> None:
+    """Also where neither log nor buffer could be opened; a second time there is nothing to adopt."""
+    with serve(tmp_path) as api:
+        added = interfere(api, writer, tmp_path)
+        if not is_restarted:
+            check_adopted(api, added, api.post(f"{URL}/walk/run1/adopt"))
+            assert api.post(f"{URL}/walk/run1/adopt").json()["adopted"] is False
+    if is_restarted:
+        with serve(tmp_path) as api:
+            check_adopted(api, added, api.post(f"{URL}/walk/run1/adopt"))
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_vault_that_another_program_wrote_to_is_deleted(tmp_path: Path, is_restarted: bool) -> None:
+    """It goes to the trash with its log, comes back with it, and can then be adopted."""
+    with serve(tmp_path) as api:
+        added = interfere(api, "vault", tmp_path)
+        if not is_restarted:
+            assert api.request("DELETE", f"{URL}/walk/run1").status_code == 200
+    with serve(tmp_path) as api:
+        if is_restarted:
+            assert api.request("DELETE", f"{URL}/walk/run1").status_code == 200
+        assert api.get(f"{URL}/walk/run1").status_code == 404
+        assert api.post(f"{URL}/walk/run1/restore").status_code == 200
+        check_adopted(api, added, api.post(f"{URL}/walk/run1/adopt"))
+
+
+def test_a_buffer_whose_vault_another_program_wrote_to_is_deleted(tmp_path: Path) -> None:
+    """Not without a word about what waits in its log; with `discard`, and then the vault goes too."""
+    with serve(tmp_path) as api:
+        interfere(api, "buffer", tmp_path)
+        assert_refused(api.request("DELETE", "/api/v1/buffers/walk"), 409, "foreign_writer")
+        assert api.request("DELETE", "/api/v1/buffers/walk?discard=true").status_code == 204
+        assert api.request("DELETE", f"{URL}/walk/run1").status_code == 200
