@@ -78,6 +78,9 @@ def why_not(state: State) -> str:
     needed = state.get("needed")
     if not needed:
         return f"It cannot be {_used(state)} now."
+    if "members" in state:
+        lacking = ", ".join(member["name"] for member in state["members"] if not member["can_sample"])
+        return f"It cannot be sampled before its members can: {lacking}."
     unit = units.count(needed, unit_of(state))
     where = "" if int(state["rows"]) == 1 or is_independent(state) else " in each row"
     return f"It needs {unit.text} more {unit.unit}{where} before it can be {_used(state)}."

@@ -68,6 +68,7 @@ def overview_page(
 
 
 def _figures(states: Sequence[live.State], vaults: int) -> list[Figure]:
+    states = [state for state in states if state["kind"] != "mixer"]  # which count with their members
     return [
         Figure("Live buffers", units.count(len(states))),
         Figure("Held now", units.count(sum(s["size"] for s in states), "steps"), "size"),
@@ -90,6 +91,7 @@ def _figures(states: Sequence[live.State], vaults: int) -> list[Figure]:
 
 def _totals(states: Sequence[live.State], vaults: int) -> dict[str, Any]:
     names = ("size", "added", "sampled", "bytes")
+    states = [state for state in states if state["kind"] != "mixer"]
     return {"buffers": len(states), "vaults": vaults} | {n: sum(s[n] for s in states) for n in names}
 
 

@@ -48,7 +48,7 @@ async def add_experience(request: Request) -> Response:
 async def sample(request: Request) -> Response:
     """Draw a batch; POST may be repeated under its `Idempotency-Key`."""
     deck, name = request.app.state.deck, request.path_params["name"]
-    buffer = deck.buffer(name)
+    buffer = deck.sampler(name)
     query = Query(request.scope["query_string"])
     wanted = {
         "batch_size": query.integer("batch_size", low=1, high=1 << 20),

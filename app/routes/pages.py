@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from app.contexts import buffer as buffer_context
 from app.contexts import buffers as buffers_context
+from app.contexts import mixer as mixer_context
 from app.contexts import overview, shell
 from app.contexts import storage as storage_context
 from app.contexts import vaults as vault_contexts
@@ -23,7 +24,7 @@ from app.services import buffers, events, slices, sweeps, trash, vaults, version
 from app.services.deck import Deck, VaultEntry
 from app.templating import render
 from fbxcore.errors import ConflictError, FbxError, UnavailableError
-from fbxcore.live import LiveBuffer
+from fbxcore.live import LiveBuffer, LiveMixer
 
 router = APIRouter(route_class=StrictRoute, include_in_schema=False)
 JSON = ".json"
@@ -52,7 +53,7 @@ def _answer(request: Request, page: shell.Page, as_json: bool) -> Response:
 
 
 def _recents(deck: Deck, names: list[str]) -> dict[str, list[float]]:
-    return {name: events.recent_rates(deck.buffers[name], SPARK_S)["added"] for name in names}
+    return {name: events.recent_rates(deck.sampler(name), SPARK_S)["added"] for name in names}
 
 
 @router.get("/", name="overview_page")
@@ -120,10 +121,12 @@ async def show_buffer(
     seed: Annotated[int | None, Query(ge=0, le=MAX_SEED)] = None,
 ) -> Response:
     """Show one buffer; with a seed, also a sample drawn by it."""
-    as_json = name.endswith(JSON) and name not in deck.buffers
-    buffer = deck.buffer(name.removesuffix(JSON) if as_json else name)
+    as_json = name.endswith(JSON) and name not in deck.samplers
+    buffer = deck.sampler(name.removesuffix(JSON) if as_json else name)
     state = events.state_of(buffer)
     rates = events.recent_rates(buffer, WINDOWS.get(window, WINDOWS["5m"])[1])
+    if isinstance(buffer, LiveMixer):
+        return _answer(request, await _mixer_page(request, deck, state, rates, window, seed), as_json)
     field = field or ("priority" if state["kind"].startswith("prioritised") else "age")
     bins = min(BINS, state["size"] // state["rows"]) if field == "age" else BINS
     histogram = await buffer.histogram(field, bins) if state["size"] else None
@@ -144,11 +147,29 @@ async def show_buffer(
     return _answer(request, page, as_json)
 
 
+async def _mixer_page(
+    request: Request, deck: Deck, state: Mapping[str, Any], rates: dict, window: str, seed: int | None
+) -> shell.Page:
+    """Show a mixer; with a seed, also a sample drawn by it."""
+    sample, refusal = await _try_sample(deck, state, seed)
+    return mixer_context.mixer_page(
+        state,
+        chart=buffer_context.rates_chart(state, rates),
+        windows=buffer_context.windows({key: text for key, (text, _) in WINDOWS.items()}, window),
+        sample=sample,
+        sample_error=refusal,
+        next_seed=secrets.randbits(31),
+        base=_base(request),
+        has_token=_has_token(request),
+        data={"buffer": state, "stats": deck.sampler(state["name"]).stats(), "rates": rates},
+    )
+
+
 async def _try_sample(
     deck: Deck, state: Mapping[str, Any], seed: int | None
 ) -> tuple[SampleTable | None, str]:
     """Draw a few items without counting them; say why where that is refused."""
-    buffer = deck.buffer(state["name"])
+    buffer = deck.sampler(state["name"])
     if buffer.layout.is_queue:
         return await _next_in_line(buffer), ""
     if seed is None or not state["can_sample"]:
@@ -158,7 +179,7 @@ async def _try_sample(
         drawn = await buffer.sample(ITEMS, seed=seed, peek=True)
     except (ConflictError, UnavailableError) as error:
         return None, str(error)
-    layout = buffer.config.layout
+    layout = buffer.layout
     table = sample_table(
         drawn.arrays, items=layout.items, flat=layout.flat, seed=drawn.seed, position=drawn.position
     )

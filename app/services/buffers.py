@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from app.services import chains, files, loads
+from app.services import chains, files, loads, mixers
 from app.services.deck import Deck
 from app.services.mirror import Listed, read_cursor, write_cursor
 from fbxcore.errors import ConflictError, InvalidArgumentError, NotSupportedError
-from fbxcore.live import BufferConfig, Counters, LiveBuffer, describe_buffer
+from fbxcore.live import BufferConfig, Counters, LiveBuffer, LiveMixer, MixerConfig, describe_buffer
 from fbxcore.spec import check_leaves
 from fbxcore.types import LeafSpec, Leaves
 
@@ -23,7 +23,7 @@ PRIORITIES = {
 
 async def create(deck: Deck, given: Mapping[str, Any]) -> dict[str, Any]:
     """Make a buffer that must not exist yet."""
-    config = BufferConfig.parse(await loads.complete(deck, given))
+    config = await _parse(deck, given)
     async with deck.name_locks[config.name]:
         if _exists(deck, config.name):
             raise ConflictError(
@@ -38,7 +38,7 @@ async def ensure(
     deck: Deck, name: str, given: Mapping[str, Any], *, dry_run: bool
 ) -> tuple[dict[str, Any], bool]:
     """Make a buffer, or find the one of equal configuration; return it and whether it was made."""
-    config = BufferConfig.parse(await loads.complete(deck, {"name": name, **given}))
+    config = await _parse(deck, {"name": name, **given})
     if config.name != name:
         raise InvalidArgumentError(
             f"`name` must be the one in the path, {name!r}, got {config.name!r}.", loc=("name",)
@@ -46,7 +46,7 @@ async def ensure(
     async with deck.name_locks[name]:
         if not _exists(deck, name):
             return (await _described(deck, config), False) if dry_run else (await _create(deck, config), True)
-        found = deck.buffer(name)
+        found = deck.sampler(name)
         if differences := found.config.differences(config):
             raise ConflictError(
                 f"Buffer {name!r} must be asked for with its own configuration, got another "
@@ -59,16 +59,24 @@ async def ensure(
 
 async def try_out(deck: Deck, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a buffer would be, and make nothing."""
-    return await _described(deck, BufferConfig.parse(await loads.complete(deck, given)))
+    return await _described(deck, await _parse(deck, given))
 
 
-async def _described(deck: Deck, config: BufferConfig) -> dict[str, Any]:
+async def _parse(deck: Deck, given: Mapping[str, Any]) -> BufferConfig | MixerConfig:
+    return mixers.parse(given) or BufferConfig.parse(await loads.complete(deck, given))
+
+
+async def _described(deck: Deck, config: BufferConfig | MixerConfig) -> dict[str, Any]:
+    if isinstance(config, MixerConfig):
+        return await mixers.describe(deck, config)
     _check_bounds(deck, config)
     await loads.find(deck, config)
     return describe_buffer(config, Counters())
 
 
-async def _create(deck: Deck, config: BufferConfig) -> dict[str, Any]:
+async def _create(deck: Deck, config: BufferConfig | MixerConfig) -> dict[str, Any]:
+    if isinstance(config, MixerConfig):
+        return await mixers.create(deck, config)
     _check_bounds(deck, config)
     source = await loads.find(deck, config)
     directory = files.inside(deck.data / "buffers", config.name)
@@ -125,7 +133,7 @@ async def _claim_vault(deck: Deck, config: BufferConfig) -> None:
 
 
 def _exists(deck: Deck, name: str) -> bool:
-    return name in deck.buffers or name in deck.starting or name in deck.failed
+    return any(name in there for there in (deck.buffers, deck.mixes, deck.starting, deck.failed))
 
 
 def _check_bounds(deck: Deck, config: BufferConfig) -> None:
@@ -149,7 +157,8 @@ def _check_bounds(deck: Deck, config: BufferConfig) -> None:
 
 def list_page(deck: Deck, *, query: str | None, limit: int, next: str | None) -> Listed:
     """Return one page of the buffers by name; from memory, so every number is the present one."""
-    names = sorted(name for name in (*deck.buffers, *deck.starting, *deck.failed) if _matches(name, query))
+    known = (*deck.samplers, *deck.starting, *deck.failed)
+    names = sorted(name for name in known if _matches(name, query))
     after = read_cursor(next, [str])[0] if next is not None else ""
     page = [name for name in names if name > after]
     items = [_summary(deck, name) for name in page[:limit]]
@@ -161,7 +170,7 @@ def _matches(name: str, query: str | None) -> bool:
 
 
 def _summary(deck: Deck, name: str) -> dict[str, Any]:
-    if (buffer := deck.buffers.get(name)) is not None:
+    if (buffer := deck.samplers.get(name)) is not None:
         return {"state": "open", **buffer.describe()}
     if (error := deck.failed.get(name)) is not None:
         return {"name": name, "state": "damaged", "error": str(error)}
@@ -171,7 +180,7 @@ def _summary(deck: Deck, name: str) -> dict[str, Any]:
 
 def show(deck: Deck, name: str) -> dict[str, Any]:
     """Return one buffer."""
-    return deck.buffer(name).describe()
+    return deck.sampler(name).describe()
 
 
 def change(deck: Deck, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -185,13 +194,16 @@ def change(deck: Deck, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def delete(deck: Deck, name: str, *, discard: bool) -> None:
-    """Remove a buffer; its vault stays."""
+    """Remove a buffer; its vault stays, and so do a mixer's members."""
+    if name in deck.mixes:
+        return await mixers.delete(deck, name)
     if name not in deck.failed:
         deck.buffer(name)  # a lock is kept for every name: none for names of nothing
     async with deck.name_locks[name]:
         if name not in deck.failed:
             buffer = deck.buffer(name)
             await _check_discard(buffer, discard, "DELETE")
+            mixers.check_unused(deck, name)
             del deck.buffers[name]
             await buffer.close()
             deck.reserved_bytes -= buffer.config.num_bytes
@@ -234,10 +246,10 @@ async def _check_discard(buffer: LiveBuffer, discard: bool, verb: str) -> None:
         )
 
 
-def check_sample_bytes(deck: Deck, buffer: LiveBuffer, batch_size: int | None) -> None:
+def check_sample_bytes(deck: Deck, buffer: LiveBuffer | LiveMixer, batch_size: int | None) -> None:
     """Refuse an answer over the limit before it is drawn."""
     items = batch_size if batch_size is not None else buffer.layout.sample_batch_size
-    size = items * buffer.config.item_bytes
+    size = items * buffer.item_bytes
     if size > deck.settings.max_response_bytes:
         raise InvalidArgumentError(
             f"`batch_size` must come to at most {deck.settings.max_response_bytes} bytes, got {items} items "
@@ -266,7 +278,7 @@ async def set_priorities(deck: Deck, name: str, arrays: Leaves) -> dict[str, int
 
 def stats(deck: Deck, name: str) -> dict[str, Any]:
     """Return counters, rates and sizes."""
-    return deck.buffer(name).stats()
+    return deck.sampler(name).stats()
 
 
 def fault_of(deck: Deck, buffer: LiveBuffer) -> str:
@@ -281,9 +293,9 @@ def fault_of(deck: Deck, buffer: LiveBuffer) -> str:
 
 async def histogram(deck: Deck, name: str, field: str, bins: int) -> dict[str, Any]:
     """Return the edges and counts of a field over all items."""
-    return await deck.buffer(name).histogram(field, bins)
+    return await deck.sampler(name).histogram(field, bins)
 
 
 def timeseries(deck: Deck, name: str, metric: str, points: int) -> dict[str, Any]:
     """Return a metric over time."""
-    return deck.buffer(name).timeseries.read(metric, points)
+    return deck.sampler(name).timeseries.read(metric, points)

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
 from app.db import Database
-from app.services import chains, files, mirror
+from app.services import absence, chains, files, mirror
 from app.services.closing import close_all
 from app.services.entries import VaultEntry, fault_of, names_of
 from app.services.folders import Facts, Place, catalog_of, find_places, fingerprint_of, look_into
@@ -23,9 +23,8 @@ from fbxcore.errors import (
     FbxError,
     InvalidArgumentError,
     NotFoundError,
-    UnavailableError,
 )
-from fbxcore.live import LiveBuffer, LiveVault
+from fbxcore.live import LiveBuffer, LiveMixer, LiveVault, MixerConfig
 from fbxcore.vault.files import remove_half_made
 from fbxcore.vault.store import VaultReader
 
@@ -42,6 +41,8 @@ class Deck:
         self.data = settings.data.absolute()
         self.database = Database(settings.url)
         self.buffers: dict[str, LiveBuffer] = {}
+        self.mixers: dict[str, LiveMixer] = {}
+        self.mixes: dict[str, MixerConfig] = {}  # of every mixer, open or not
         self.failed: dict[str, FbxError] = {}  # buffers that could not be opened
         self.starting: dict[str, tuple[int, int]] = {}  # being opened: bytes of the log done, of how many
         self.vaults: dict[str, VaultEntry] = {}
@@ -88,10 +89,10 @@ class Deck:
         if self._opening is not None:
             await asyncio.wait({self._opening}, timeout=self.settings.stop_wait_s)
         live = [entry.live for entry in self.vaults.values() if entry.live is not None]
-        await close_all([*self.buffers.values(), *live], self.settings.stop_wait_s)
+        await close_all([*self.mixers.values(), *self.buffers.values(), *live], self.settings.stop_wait_s)
         if self._tasks:
             await self.attempt(self.save_buffers)
-        self.buffers, self.vaults, self._tasks, self._opening = {}, {}, [], None
+        self.buffers, self.mixers, self.vaults, self._tasks, self._opening = {}, {}, {}, [], None
         await self.database.close()
         self._lock.release()
 
@@ -106,7 +107,10 @@ class Deck:
         return {name: {"done": done, "total": total} for name, (done, total) in self.starting.items()}
 
     def _find_buffers(self) -> dict[str, int]:
-        """Return the buffers on disk with the memory they take, and note which vaults they write."""
+        """Return the buffers on disk with the memory they take, and note which vaults they write.
+
+        Mixers come last, behind their members.
+        """
         names = {}
         for name, config in files.find_buffers(self.data):
             if isinstance(config, FbxError):
@@ -114,10 +118,12 @@ class Deck:
                 continue
             names[name] = config.num_bytes
             self.starting[name] = (0, 0)
+            if isinstance(config, MixerConfig):
+                self.mixes[name] = config
             self.reserved_bytes += config.num_bytes
             if config.persist_to is not None:
                 self.owners[chains.newest_key(self, config.persist_to)] = name
-        return names
+        return dict(sorted(names.items(), key=lambda entry: entry[0] in self.mixes))
 
     async def _open_all(self, names: dict[str, int]) -> None:
         for name, num_bytes in names.items():
@@ -140,6 +146,9 @@ class Deck:
             self.starting[name] = (done, total)
 
         try:
+            if (mix := self.mixes.get(name)) is not None:
+                self.mixers[name] = LiveMixer(mix, [self.buffer(member) for member in mix.buffers])
+                return
             self.buffers[name] = await LiveBuffer.open(
                 self.data / "buffers" / name, vaults=self.data / "vaults", progress=note
             )
@@ -180,30 +189,33 @@ class Deck:
     # Buffers
 
     def buffer(self, name: str) -> LiveBuffer:
-        """Return an open buffer; no I/O.
+        """Return an open buffer that has experience of its own; no I/O.
 
         Raises:
+            NotSupportedError: for a mixer.
             NotFoundError: if there is none of that name.
             UnavailableError: while its log is replayed.
             DamagedError: if it could not be opened.
         """
         if (found := self.buffers.get(name)) is not None:
             return found
-        if (progress := self.starting.get(name)) is not None:
-            raise UnavailableError(
-                f"Buffer {name!r} must have replayed its log, got {progress[0]} of {progress[1]} bytes.",
-                code="starting",
-                retry_after_s=1,
-                progress={"done": progress[0], "total": progress[1], "unit": "bytes"},
-            )
-        if (error := self.failed.get(name)) is not None:
-            raise error
-        known = ", ".join(repr(known) for known in sorted(self.buffers)[:20]) or "none"
-        raise NotFoundError(f"No buffer named {name[:200]!r}. Existing buffers: {known}.", loc=("name",))
+        if (mixer := self.mixers.get(name)) is not None:
+            raise mixer.refusal()
+        raise absence.reason(name, starting=self.starting, failed=self.failed, known=self.samplers)
+
+    def sampler(self, name: str) -> LiveBuffer | LiveMixer:
+        """Return an open buffer or mixer; no I/O, errors as of `buffer`."""
+        mixer = self.mixers.get(name)
+        return self.buffer(name) if mixer is None else mixer
+
+    @property
+    def samplers(self) -> dict[str, LiveBuffer | LiveMixer]:
+        """All open buffers and mixers."""
+        return {**self.buffers, **self.mixers}
 
     async def save_buffers(self) -> None:
         """Copy every buffer's counters into the mirror."""
-        rows = [mirror.buffer_row(buffer.describe()) for buffer in self.buffers.values()]
+        rows = [mirror.buffer_row(buffer.describe()) for buffer in self.samplers.values()]
         others = dict.fromkeys(self.starting, "starting") | dict.fromkeys(self.failed, "damaged")
         await mirror.save_buffers(self.database, rows, others=others)
 

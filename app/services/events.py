@@ -19,7 +19,7 @@ from typing import Any
 from app.services import vaults
 from app.services.deck import Deck, VaultEntry
 from fbxcore.errors import InvalidArgumentError, NotFoundError, UnavailableError
-from fbxcore.live import LiveBuffer
+from fbxcore.live import LiveBuffer, LiveMixer
 
 PERIOD_S = 1.0
 MAX_STREAMS = 256
@@ -122,7 +122,7 @@ def parse_topics(deck: Deck, names: Sequence[str]) -> Topics:
     buffers = tuple(name.removeprefix("buffer:") for name in names if name.startswith("buffer:"))
     keys = tuple(name.removeprefix("vault:") for name in names if name.startswith("vault:"))
     for name in buffers:
-        deck.buffer(name)
+        deck.sampler(name)
     for key in keys:
         _vault(deck, key)
     for name in names:
@@ -144,7 +144,7 @@ def _vault(deck: Deck, key: str) -> VaultEntry:
     return entry
 
 
-def state_of(buffer: LiveBuffer) -> dict[str, Any]:
+def state_of(buffer: LiveBuffer | LiveMixer) -> dict[str, Any]:
     """Return a buffer's answer with its present rates; no I/O."""
     series = buffer.timeseries
     return buffer.describe() | {"add_rate": series.rate("added"), "sample_rate": series.rate("sampled")}
@@ -153,17 +153,17 @@ def state_of(buffer: LiveBuffer) -> dict[str, Any]:
 def states(deck: Deck, topics: Topics | None = None) -> list[dict[str, Any]]:
     """Return the buffers of the topics, by name; one that went away is left out."""
     if topics is None or topics.all_buffers:
-        return [state_of(deck.buffers[name]) for name in sorted(deck.buffers)]
-    return [state_of(deck.buffers[name]) for name in topics.buffers if name in deck.buffers]
+        return [state_of(buffer) for _, buffer in sorted(deck.samplers.items())]
+    return [state_of(deck.sampler(name)) for name in topics.buffers if name in deck.samplers]
 
 
 def sums(deck: Deck) -> dict[str, float]:
-    """Return the sums over all buffers."""
+    """Return the sums over all buffers; what mixers hand out counts with their members."""
     found = [state_of(buffer) for buffer in deck.buffers.values()]
     return {name: sum(s[name] for s in found) for name in ("size", "bytes", "add_rate", "sample_rate")}
 
 
-def recent_rates(buffer: LiveBuffer, seconds: int) -> dict[str, list[float]]:
+def recent_rates(buffer: LiveBuffer | LiveMixer, seconds: int) -> dict[str, list[float]]:
     """Return added and sampled a second over the last seconds, oldest first."""
     added, sampled = (buffer.timeseries.read(name, 3600) for name in ("added_per_s", "sampled_per_s"))
     return {
@@ -177,8 +177,8 @@ def points_since(deck: Deck, topics: Topics, since: float) -> dict[str, dict[str
     """Return the points of single buffers after a time: the newest ones, or what a client missed."""
     begin, found = max(since, time.time() - MAX_MISSED_S), {}
     for name in topics.buffers:
-        if name in deck.buffers:
-            rates = recent_rates(deck.buffers[name], int(MAX_MISSED_S))
+        if name in deck.samplers:
+            rates = recent_rates(deck.sampler(name), int(MAX_MISSED_S))
             skipped = sum(at <= begin for at in rates["times"])
             found[name] = {key: values[skipped:] for key, values in rates.items()}
     return found
@@ -199,10 +199,10 @@ def vault_state(deck: Deck, entry: VaultEntry) -> dict[str, Any]:
 
 def history(deck: Deck, topics: Topics, since: float) -> list[dict[str, Any]]:
     """Return the last events of the topics as a list: per buffer and second what was added and sampled."""
-    names = sorted(deck.buffers) if topics.all_buffers else topics.buffers
+    names = sorted(deck.samplers) if topics.all_buffers else topics.buffers
     begin, items = max(since, time.time() - MAX_MISSED_S), []
     for name in names[:MAX_TOPICS]:
-        rates = recent_rates(deck.buffers[name], int(MAX_MISSED_S))
+        rates = recent_rates(deck.sampler(name), int(MAX_MISSED_S))
         items += [
             {
                 "id": str(int(at * 1000)),

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fbxcore.errors import FbxError, InvalidArgumentError, NotFoundError
-from fbxcore.live import BufferConfig, load_config
+from fbxcore.live import BufferConfig, MixerConfig, load_any_config
 
 logger = logging.getLogger("flashdeck")
 
@@ -55,7 +55,7 @@ def remove_tree(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
-def find_buffers(data: Path) -> Iterator[tuple[str, BufferConfig | FbxError]]:
+def find_buffers(data: Path) -> Iterator[tuple[str, BufferConfig | MixerConfig | FbxError]]:
     """Yield each buffer's name with its configuration, or with why that cannot be read.
 
     What a deleted buffer left in the trash goes; what is no buffer of ours is left alone.
@@ -68,7 +68,7 @@ def find_buffers(data: Path) -> Iterator[tuple[str, BufferConfig | FbxError]]:
             logger.warning("%s in the buffers' folder is no directory of ours: it is left alone", name)
             continue
         try:
-            yield name, load_config(directory)
+            yield name, load_any_config(directory)
         except NotFoundError:  # it was never acknowledged: the config is written last
             logger.warning("buffer %s was left half made: it is left alone", name)
         except FbxError as error:

@@ -7,7 +7,7 @@ from typing import Any
 from app.services.deck import Deck
 from app.settings import Settings
 from fbxcore.buffers.layout import ARGUMENTS
-from fbxcore.live import WRITERS
+from fbxcore.live import MIXER, MIXER_FIELDS, WRITERS
 from fbxcore.spec import DTYPES, MAX_LEAVES, MAX_RANK
 from fbxcore.wire import FORMATS
 
@@ -34,7 +34,7 @@ async def check(deck: Deck) -> dict[str, Any]:
 def capabilities(settings: Settings) -> dict[str, Any]:
     """Return what this service can do, so that clients need not try."""
     return {
-        "kinds": {kind: sorted(arguments) for kind, arguments in ARGUMENTS.items()},
+        "kinds": {kind: sorted(arguments) for kind, arguments in (ARGUMENTS | {MIXER: MIXER_FIELDS}).items()},
         "formats": FORMATS,
         "content_encodings": ["gzip", "zstd"],
         "dtypes": list(DTYPES),

@@ -8,6 +8,7 @@ Indices and generations in the joined sample of prioritised buffers are those of
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,6 +26,22 @@ class Mixer(Fields):
 
     sample: Callable[[Sequence[Any], PRNGKey], Any]
     can_sample: Callable[[Sequence[Any]], Array]
+
+
+def sizes_of(proportions: Sequence[float], sample_batch_size: int) -> list[int]:
+    """Return how many items of a joined sample each member gives; the first gives what rounding leaves.
+
+    Raises:
+        InvalidArgumentError: if the proportions are not numbers from 0 on; an `AssertionError` too.
+    """
+    if sample_batch_size <= 0:
+        raise _refusal(f"`sample_batch_size` must be at least 1, got {sample_batch_size!r}.")
+    if not all(0 <= part < math.inf for part in proportions) or sum(proportions) <= 0:
+        raise _refusal(f"`proportions` must be numbers from 0 on, not all 0, got {list(proportions)!r}.")
+    total = sum(proportions)
+    sizes = [int(part / total * sample_batch_size) for part in proportions]
+    sizes[0] += sample_batch_size - sum(sizes)
+    return sizes
 
 
 def sample_mixer_fn(
@@ -92,13 +109,7 @@ def make_mixer(buffers: Sequence[Any], sample_batch_size: int, proportions: Sequ
             raise _refusal(
                 f"`buffers` must be of one type, got {type(buffers[0]).__name__} and {type(buffer).__name__}."
             )
-    if sample_batch_size <= 0:
-        raise _refusal(f"`sample_batch_size` must be at least 1, got {sample_batch_size!r}.")
-    if not all(part >= 0 for part in proportions) or sum(proportions) <= 0:
-        raise _refusal(f"`proportions` must be numbers from 0 on, not all 0, got {list(proportions)!r}.")
-    total = sum(proportions)
-    sizes = [int(part / total * sample_batch_size) for part in proportions]
-    sizes[0] += sample_batch_size - sum(sizes)
+    sizes = sizes_of(proportions, sample_batch_size)
     return Mixer(
         sample=functools.partial(
             sample_mixer_fn, prop_batch_sizes=sizes, sample_fns=[buffer.sample for buffer in buffers]

@@ -7,11 +7,13 @@ acknowledge only what is durable, and come back after a crash as acknowledged ca
 from fbxcore.live.answers import Added, RunAdded, Sample, Taken, Updated, WriterState
 from fbxcore.live.applied import adopt
 from fbxcore.live.checkpoint import Counters
-from fbxcore.live.config import DURABILITIES, WRITERS, BufferConfig, check_name, load_config
+from fbxcore.live.config import DURABILITIES, WRITERS, BufferConfig, check_name, load_config, save_config
 from fbxcore.live.describe import describe_buffer, iso_time
 from fbxcore.live.housekeeping import METRICS
 from fbxcore.live.live_buffer import LiveBuffer
+from fbxcore.live.live_mixer import LiveMixer
 from fbxcore.live.live_vault import Appended, LiveVault
+from fbxcore.live.mixer_config import MIXER, MIXER_FIELDS, MixerConfig, load_any_config
 from fbxcore.live.ring import new_room
 from fbxcore.live.rows import ENDS
 from fbxcore.live.vaults import check_source, load
@@ -21,13 +23,17 @@ __all__ = [
     "DURABILITIES",
     "ENDS",
     "METRICS",
+    "MIXER",
+    "MIXER_FIELDS",
     "WRITERS",
     "Added",
     "Appended",
     "BufferConfig",
     "Counters",
     "LiveBuffer",
+    "LiveMixer",
     "LiveVault",
+    "MixerConfig",
     "RunAdded",
     "Sample",
     "Taken",
@@ -40,6 +46,8 @@ __all__ = [
     "describe_buffer",
     "iso_time",
     "load",
+    "load_any_config",
     "load_config",
     "new_room",
+    "save_config",
 ]

@@ -249,6 +249,16 @@ class LiveBuffer:
         return self._housekeeper.timeseries
 
     @property
+    def item_bytes(self) -> int:
+        """Bytes of one sampled item."""
+        return self.config.item_bytes
+
+    @property
+    def position(self) -> int:
+        """Timesteps per row since the last reset."""
+        return self._ring.position
+
+    @property
     def unpersisted(self) -> int:
         """Timesteps over all rows that are in no vault."""
         persister = self._journal.persister
@@ -409,6 +419,24 @@ class LiveBuffer:
             except NotEnoughDataError as error:
                 refusal = error
             await self._gate.wait(deadline, lambda error=refusal: error)
+
+    async def admit_sample(self, items: int, deadline: float) -> None:
+        """Wait until the limiter lets a mixer have so many items."""
+        self._gate.check_open()
+        await self._gate.admit_sample(items, deadline)
+
+    async def until_changed(self, deadline: float, error: Callable[[], FbxError]) -> None:
+        """Wait until something changed, or raise `error` at the deadline (the loop's clock)."""
+        await self._gate.wait(deadline, error)
+
+    async def count_sampled(self, items: int) -> None:
+        """Count items that a mixer handed out."""
+
+        def count(ring: Ring) -> None:
+            ring.counters = ring.counters.and_sampled(items)
+
+        await self._engine.ask(count)
+        self._gate.wake()
 
     async def take(
         self,
