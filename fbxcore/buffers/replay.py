@@ -194,15 +194,13 @@ def _num_steps(
     discounts: Array, n: int, truncated: Array | None, mask: Array | None, *, has_next: bool
 ) -> Array:
     """Return how many rewards to sum, `[N]`: up to a termination, or as far as there is a state behind."""
-    length = discounts.shape[1]
     is_held = jnp.ones(discounts.shape, bool) if mask is None else mask
     if truncated is not None:
         is_held &= episode_mask(ends=truncated)
     num_held = jnp.sum(is_held, axis=1)
     is_last = is_held & (discounts == 0)
-    to_termination = jnp.where(jnp.any(is_last, axis=1), jnp.argmax(is_last, axis=1) + 1, length + 1)
     to_state = num_held if has_next else num_held - 1
-    most = jnp.where(to_termination <= num_held, to_termination, to_state)
+    most = jnp.where(jnp.any(is_last, axis=1), jnp.argmax(is_last, axis=1) + 1, to_state)
     return jnp.minimum(most, n).astype(jnp.int32)
 
 

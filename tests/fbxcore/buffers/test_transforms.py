@@ -33,6 +33,19 @@ _QUEUE = {
     "add_sequence_length": STEPS,
     "sample_sequence_length": 2,
 }
+ONE = {"x": jnp.float32(0), "y": jnp.zeros(1, jnp.uint8), "end": jnp.array(False)}
+
+
+def _episodes(make, crossing):
+    return fbx.make_episode_buffer(make(**_TRAJECTORY), episode_end="end", crossing=crossing)
+
+
+def _clustered():
+    buffer = fbx.make_clustered_buffer(max_length=9, min_length=2, sample_batch_size=4, num_clusters=3)
+    # Clusters 0 to 3, of which the last is none.
+    return buffer.replace(add=lambda state, batch: buffer.add(state, batch, batch["y"][:, 0] % 4))
+
+
 MAKERS = {
     "flat": functools.partial(fbx.make_flat_buffer, **_FLAT),
     "item": functools.partial(fbx.make_item_buffer, **_ITEM),
@@ -41,6 +54,9 @@ MAKERS = {
     "prioritised_item": functools.partial(fbx.make_prioritised_item_buffer, **_ITEM),
     "prioritised_trajectory": functools.partial(fbx.make_prioritised_trajectory_buffer, **_TRAJECTORY),
     "queue": functools.partial(fbx.make_trajectory_queue, **_QUEUE),
+    "episodes": functools.partial(_episodes, fbx.make_trajectory_buffer, "avoid"),
+    "prioritised_episodes": functools.partial(_episodes, fbx.make_prioritised_trajectory_buffer, "mask"),
+    "clustered_item": _clustered,
 }
 
 
@@ -54,7 +70,11 @@ def batches(kind, count, first=0):
     """Return `count` batches, stacked, whose numbers tell batch, row and step."""
     shape = (count, ROWS) if kind.endswith("item") else (count, ROWS, STEPS)
     number = first + np.arange(np.prod(shape)).reshape(shape)
-    return {"x": jnp.asarray(number, jnp.float32), "y": jnp.asarray(number[..., None] % 251, jnp.uint8)}
+    return {
+        "x": jnp.asarray(number, jnp.float32),
+        "y": jnp.asarray(number[..., None] % 251, jnp.uint8),
+        "end": jnp.asarray(number % 5 == 4),
+    }
 
 
 def turn(buffer, state, batch, key):
@@ -70,7 +90,7 @@ def turn(buffer, state, batch, key):
 
 def by_hand(kind, buffer, first=0):
     """Return state and stacked samples of some turns, one call after the other."""
-    state, drawn = buffer.init({"x": jnp.float32(0), "y": jnp.zeros(1, jnp.uint8)}), []
+    state, drawn = buffer.init(ONE), []
     for i, key in enumerate(jax.random.split(jax.random.key(0), TURNS)):
         batch = jax.tree.map(lambda x, i=i: x[i], batches(kind, TURNS, first))
         state, sample = turn(buffer, state, batch, key)
@@ -110,7 +130,7 @@ def test_jit_with_donation_traces_once(kind):
         return turn(buffer, state, batch, key)
 
     step = jax.jit(counted, donate_argnums=0)
-    state, drawn = buffer.init({"x": jnp.float32(0), "y": jnp.zeros(1, jnp.uint8)}), []
+    state, drawn = buffer.init(ONE), []
     for i, key in enumerate(jax.random.split(jax.random.key(0), TURNS)):
         before = state
         state, sample = step(state, jax.tree.map(lambda x, i=i: x[i], batches(name, TURNS)), key)
@@ -124,7 +144,7 @@ def test_jit_with_donation_traces_once(kind):
 def test_scan_under_vmap(kind):
     """Two runs in a vmap of a scan are two runs by hand."""
     name, buffer = kind
-    state = buffer.init({"x": jnp.float32(0), "y": jnp.zeros(1, jnp.uint8)})
+    state = buffer.init(ONE)
 
     found = jax.jit(jax.vmap(lambda given: scanned(buffer, state, given)))(two(name))
 
@@ -134,7 +154,7 @@ def test_scan_under_vmap(kind):
 def test_pmap_over_two_devices(kind):
     """Two runs on two devices are two runs by hand."""
     name, buffer = kind
-    state = buffer.init({"x": jnp.float32(0), "y": jnp.zeros(1, jnp.uint8)})
+    state = buffer.init(ONE)
 
     found = jax.pmap(lambda given: scanned(buffer, state, given))(two(name))
 
@@ -144,7 +164,7 @@ def test_pmap_over_two_devices(kind):
 def test_shard_map_over_two_devices(kind):
     """Two runs, sharded over a mesh of two devices, are two runs by hand."""
     name, buffer = kind
-    state = buffer.init({"x": jnp.float32(0), "y": jnp.zeros(1, jnp.uint8)})
+    state = buffer.init(ONE)
     along = PartitionSpec("runs")
 
     def one(given):
@@ -163,7 +183,7 @@ def test_a_buffer_is_a_static_argument(kind):
     """A buffer may be given to `jit` as it is, and is equal to its copies alone."""
     name, buffer = kind
     begin = jax.jit(lambda buffer, timestep: buffer.init(timestep), static_argnums=0)
-    state = begin(buffer, {"x": jnp.zeros(())})
+    state = begin(buffer, ONE)
 
     assert jax.tree.leaves(state)
     assert buffer.replace() == buffer and hash(buffer.replace()) == hash(buffer)
