@@ -24,6 +24,7 @@ from app.routes import (
     pages,
     scan,
     slices,
+    snapshots,
     takes,
     trash,
     vaults,
@@ -40,7 +41,10 @@ PLAIN_ROUTES = [  # tried first: they carry arrays
     Route("/api/v1/vaults/{vault_name}/{vault_uid}/experience", vaults.append_experience, methods=["POST"]),
     *slices.ROUTES,
 ]
-ROUTERS = (buffers, writers, vaults, versions, trash, events, scan, health, login, docs, pages, not_served)
+ROUTERS = (
+    buffers, snapshots, writers, vaults, versions, trash,
+    events, scan, health, login, docs, pages, not_served,
+)  # fmt: skip
 
 
 class Service(FastAPI):

@@ -46,6 +46,9 @@ class Settings(BaseSettings):
     )
     max_response_bytes: int = Field(256 * MIB, ge=1, description="Bytes of arrays in one answer.")
     max_memory_bytes: int = Field(4096 * MIB, ge=1, description="Bytes of all buffers together.")
+    max_snapshot_bytes: int = Field(
+        16384 * MIB, ge=0, description="Bytes of all snapshots of buffers together."
+    )
     max_rows: int = Field(4096, ge=1, description="Rows of one buffer or vault.")
     max_concurrent_reads: int = Field(8, ge=1, description="Reads of vaults at the same time.")
     max_wait_ms: int = Field(30_000, ge=0, description="The longest `timeout_ms` a request may ask for.")

@@ -12,7 +12,7 @@ from app.dependencies import DeckDep, Limit, Next, StrictRoute
 from app.routes._answers import Json
 from app.routes._body import read_object
 from app.routes._lists import list_answer
-from app.schemas.buffers import BufferCreate, BufferPublic, BufferStats, Histogram, Timeseries
+from app.schemas.buffers import BufferChange, BufferCreate, BufferPublic, BufferStats, Histogram, Timeseries
 from app.schemas.common import ListPage, body_of
 from app.services import buffers
 
@@ -56,10 +56,10 @@ async def show_buffer(deck: DeckDep, name: str) -> Response:
     return Json(buffers.show(deck, name))
 
 
-@router.patch("/{name}", response_model=BufferPublic)
+@router.patch("/{name}", response_model=BufferPublic, openapi_extra=body_of(BufferChange))
 async def change_buffer(request: Request, deck: DeckDep, name: str) -> Response:
-    """Change a buffer while it runs; no field can be changed yet."""
-    return Json(buffers.change(deck, name, await read_object(request)))
+    """Change `rate_limiter`, `durability` or `retain_steps` while the buffer runs."""
+    return Json(await buffers.change(deck, name, await read_object(request)))
 
 
 @router.delete("/{name}", status_code=204)

@@ -10,7 +10,6 @@ from fbxcore.errors import NotSupportedError
 router = APIRouter(prefix="/api/v1", include_in_schema=False)
 _VAULT = "/vaults/{vault_name}/{vault_uid}"
 RESOURCES: tuple[tuple[str, str], ...] = (
-    ("POST", "/buffers/{name}/snapshot"),
     ("GET", _VAULT + "/episodes"),
     ("GET", _VAULT + "/episodes/{index}"),
     ("GET", _VAULT + "/stats"),

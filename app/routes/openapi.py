@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
-from app.schemas.buffers import Added, BufferCreate, Updated
+from app.schemas.buffers import Added, BufferChange, BufferCreate, Updated
 from app.schemas.common import REFERENCE, Problem
 from app.schemas.vaults import Appended
 from fbxcore.live import ENDS
@@ -36,7 +36,7 @@ def install(app: FastAPI) -> None:
 def _schema(app: FastAPI) -> dict[str, Any]:
     schema = get_openapi(title=app.title, version=app.version, description=DESCRIPTION, routes=app.routes)
     schemas = schema.setdefault("components", {}).setdefault("schemas", {})
-    for model in (BufferCreate, Added, Updated, Appended, Problem):
+    for model in (BufferCreate, BufferChange, Added, Updated, Appended, Problem):
         described = model.model_json_schema(ref_template=REFERENCE)
         schemas |= described.pop("$defs", {}) | {model.__name__: described}
     for path, operations in _plain_paths().items():

@@ -18,9 +18,11 @@ class RateLimiter(BaseModel):
 
 
 class BufferSource(BaseModel):
-    """Timesteps of a vault, by a slice's words; the buffer's spec may then be left out."""
+    """Timesteps of a vault, by a slice's words; the buffer's spec may then be left out. Or a snapshot of a
+    buffer, alone: then all that is left out but `name` and `persist_to` is the snapshot's."""
 
-    vault: str = Field(description="`vault_name/vault_uid`")
+    snapshot: str | None = Field(None, description="The `id` of a snapshot.")
+    vault: str | None = Field(None, description="`vault_name/vault_uid`")
     ref: str | int = "head"
     start: int | None = None
     stop: int | None = None
@@ -67,6 +69,32 @@ class BufferCreate(BaseModel):
     )
     rate_limiter: RateLimiter | None = None
     from_: BufferSource | None = Field(None, alias="from", description="Timesteps to begin with.")
+
+
+class BufferChange(BaseModel):
+    """What can be changed while a buffer runs; what is left out stays."""
+
+    rate_limiter: RateLimiter | None = Field(None, description="Counts from the last reset; null: none.")
+    durability: str | None = Field(None, description="`fsync`, `os` or `none`.")
+    retain_steps: int | None = Field(None, description="Timesteps that the vault keeps; null: all.")
+
+
+class SnapshotPublic(BaseModel):
+    """A buffer as of one moment; `sequence` is its log's, `size` counts timesteps over all rows."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: str
+    buffer: str
+    state: str = Field(description="`ready`, or `writing` with `progress`.")
+    created_at: str | None = None
+    sequence: int | None = None
+    position: int | None = None
+    size: int | None = None
+    bytes: int | None = None
+    kind: str | None = None
+    config: dict[str, Any] | None = None
+    progress: Progress | None = None
 
 
 class BufferPublic(BaseModel):

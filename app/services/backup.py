@@ -63,6 +63,7 @@ def backup(data: Path, target: Path, step: Step = lambda *_: None) -> dict[str, 
             "buffers": sorted(u.name for u in units if u.log and u.log.parts[0] == "buffers"),
             "vaults": sorted(str(u.vault.relative_to("vaults")) for u in units if u.vault),
         }
+        _copy_snapshots(data / "snapshots", half_made / "snapshots")
         _copy_database(data, half_made)
         write_atomic(half_made / RECORD, json.dumps(record, indent=2).encode())
         os.sync()
@@ -183,6 +184,16 @@ def _copy_vault(source: Path, target: Path) -> None:
         f"Vault '{source.parent.name}/{source.name}' must stand still for a moment, got swept every time.",
         file=MANIFEST,
     )
+
+
+def _copy_snapshots(source: Path, target: Path) -> None:
+    """Copy what never changes, without what is being written; one that is deleted meanwhile is left out."""
+    for path in sorted(source.glob("*/*")):
+        if path.is_dir() and not path.name.startswith("."):
+            try:
+                shutil.copytree(path, target / path.relative_to(source))
+            except (FileNotFoundError, shutil.Error):
+                shutil.rmtree(target / path.relative_to(source), ignore_errors=True)
 
 
 def _copy_database(data: Path, target: Path) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from typing import Any
 
 from app.services import chains, files, loads, mixers
 from app.services.deck import Deck
 from app.services.mirror import Listed, read_cursor, write_cursor
-from fbxcore.errors import ConflictError, InvalidArgumentError, NotSupportedError
+from fbxcore.errors import ConflictError, InvalidArgumentError
 from fbxcore.live import BufferConfig, Counters, LiveBuffer, LiveMixer, MixerConfig, describe_buffer
 from fbxcore.spec import check_leaves
 from fbxcore.types import LeafSpec, Leaves
+
+logger = logging.getLogger("flashdeck")
 
 PRIORITIES = {
     "generations": LeafSpec((), "int64"),
@@ -85,6 +88,7 @@ async def _create(deck: Deck, config: BufferConfig | MixerConfig) -> dict[str, A
     await _claim_vault(deck, config)
     deck.reserved_bytes += config.num_bytes
     try:
+        await loads.prepare(source, directory)
         buffer = await LiveBuffer.open(
             directory, config, vaults=deck.data / "vaults", first=loads.filler(source)
         )
@@ -183,13 +187,16 @@ def show(deck: Deck, name: str) -> dict[str, Any]:
     return deck.sampler(name).describe()
 
 
-def change(deck: Deck, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Change a buffer while it runs: nothing of it can be, today."""
-    buffer = deck.buffer(name)
-    for field in given:
-        raise NotSupportedError(
-            f"`{field}` must be left as it is: changing it is not served yet.", loc=(field,)
-        )
+async def change(deck: Deck, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Change limiter, durability or retention of a buffer while it runs; whoever waits looks again."""
+    deck.buffer(name)
+    async with deck.name_locks[name]:
+        buffer = deck.buffer(name)
+        before = buffer.config
+        await buffer.change(given)
+    for field, values in before.differences(buffer.config).items():
+        logger.info("buffer %s: %s was changed from %r to %r", name, field, values["is"], values["given"])
+    await deck.attempt(deck.save_buffers)
     return buffer.describe()
 
 

@@ -45,6 +45,7 @@ class Deck:
         self.mixes: dict[str, MixerConfig] = {}  # of every mixer, open or not
         self.failed: dict[str, FbxError] = {}  # buffers that could not be opened
         self.starting: dict[str, tuple[int, int]] = {}  # being opened: bytes of the log done, of how many
+        self.snapshots_begun: dict[str, tuple[str, int, int]] = {}  # by id: buffer, bytes done, of how many
         self.vaults: dict[str, VaultEntry] = {}
         self.owners: dict[str, str] = {}  # vault key to the buffer that persists to it
         self.reserved_bytes = 0
@@ -65,6 +66,7 @@ class Deck:
         self._lock.take(self.settings.address)
         try:
             await asyncio.to_thread(remove_half_made, self.data / "vaults")
+            await asyncio.to_thread(files.remove_half_snapshots, self.data)
             await self._tidy()
             await self.database.open()
             await self.scan()

@@ -14,7 +14,7 @@ from fbxcore.live import BufferConfig, MixerConfig, load_any_config
 
 logger = logging.getLogger("flashdeck")
 
-FOLDERS = ("buffers", "vaults", "catalog", "exports", "trash")
+FOLDERS = ("buffers", "snapshots", "vaults", "catalog", "exports", "trash")
 
 
 def make_folders(data: Path) -> None:
@@ -53,6 +53,12 @@ def set_aside_buffer(directory: Path, trash: Path) -> Path:
 def remove_tree(path: Path) -> None:
     """Remove a directory that was set aside; what cannot go now goes at the next start."""
     shutil.rmtree(path, ignore_errors=True)
+
+
+def remove_half_snapshots(data: Path) -> None:
+    """Remove what a crash left of snapshots that were being written or deleted."""
+    for path in [*(data / "snapshots").glob("*/.*.tmp"), *(data / "trash").glob("snapshot-*")]:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def find_buffers(data: Path) -> Iterator[tuple[str, BufferConfig | MixerConfig | FbxError]]:

@@ -1,15 +1,21 @@
-"""Filling a new buffer with timesteps of a vault: `"from": {"vault": "name/uid", "ref": "v3", …}`."""
+"""What a new buffer begins with: timesteps of a vault, or a snapshot of a buffer.
+
+`"from": {"vault": "name/uid", "ref": "v3", …}` fills it; `"from": {"snapshot": id}` makes it what that buffer
+was.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Any
 
-from app.services import slices
+from app.services import slices, snapshots
 from app.services.deck import Deck, VaultEntry
+from app.services.snapshots import Snapshot
 from fbxcore.errors import InvalidArgumentError
-from fbxcore.live import BufferConfig, LiveBuffer, check_source, load
+from fbxcore.live import BufferConfig, LiveBuffer, adopt_whole, check_source, load
 from fbxcore.spec import spec_to_json
 from fbxcore.vault.store import VaultReader
 
@@ -17,23 +23,40 @@ Source = tuple[VaultEntry, slices.Slice]
 
 
 async def complete(deck: Deck, given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what a buffer is asked to be, with the vault's spec where none is given."""
+    """Return what a buffer is asked to be, with what its source says where nothing is given."""
     source = given.get("from")
+    if isinstance(source, Mapping) and isinstance(source.get("snapshot"), str):
+        return await _complete_from_snapshot(deck, given, source["snapshot"])
     if "spec" in given or not isinstance(source, Mapping) or not isinstance(source.get("vault"), str):
         return given
     entry = await _vault(deck, source["vault"])
     return {**given, "spec": spec_to_json(entry.facts.spec)}
 
 
-async def find(deck: Deck, config: BufferConfig) -> Source | None:
-    """Return the timesteps a buffer is to begin with.
+async def _complete_from_snapshot(deck: Deck, given: Mapping[str, Any], snapshot_id: str) -> dict[str, Any]:
+    found = await snapshots.find(deck, snapshot_id, loc=("from", "snapshot"))
+    saved = found.config.to_json()
+    own = ("name", "persist_to", "retain_steps")
+    kept = {name: value for name, value in saved.items() if name not in own}
+    if given.get("kind", saved["kind"]) != saved["kind"]:
+        kept = {}  # another kind has other arguments: `check_same` tells the difference
+    return {**kept, **given}
+
+
+async def find(deck: Deck, config: BufferConfig) -> Source | Snapshot | None:
+    """Return the timesteps or the snapshot a buffer is to begin with.
 
     Raises:
+        ConflictError: if the snapshot is of another buffer.
         InvalidArgumentError: if the buffer could not hold them as they are.
     """
     if config.source is None:
         return None
     words = dict(config.source)
+    if "snapshot" in words:
+        found = await snapshots.find(deck, words["snapshot"], loc=("from", "snapshot"))
+        snapshots.check_same(config, found)
+        return found
     entry = await _vault(deck, words.pop("vault"))
     if config.persist_to == entry.place.key:
         raise InvalidArgumentError(
@@ -46,9 +69,15 @@ async def find(deck: Deck, config: BufferConfig) -> Source | None:
     return entry, found
 
 
-def filler(source: Source | None) -> Callable[[LiveBuffer], Awaitable[None]] | None:
+async def prepare(source: Source | Snapshot | None, directory: Path) -> None:
+    """Put a snapshot where a new buffer will begin from it."""
+    if isinstance(source, Snapshot):
+        await asyncio.to_thread(adopt_whole, source.path, directory)
+
+
+def filler(source: Source | Snapshot | None) -> Callable[[LiveBuffer], Awaitable[None]] | None:
     """Return what fills a new buffer before anybody sees it."""
-    if source is None:
+    if source is None or isinstance(source, Snapshot):
         return None
     entry, found = source
 

@@ -229,6 +229,20 @@ class Buffer:
         """Return `size`, `added`, `sampled`, `updated`, or one of them `…_per_s`, over the last hour."""
         return self._get("timeseries", {"metric": metric, "points": points})
 
+    def change(self, **fields: Any) -> dict[str, Any]:
+        """Change `rate_limiter`, `durability` or `retain_steps` while the buffer runs; None takes away."""
+        request = requests.send_json("PATCH", "buffers", self.name, content=fields)
+        return requests.read_json(self._transport.send(request))
+
+    def snapshot(self) -> dict[str, Any]:
+        """Write the whole buffer down as of one moment; `create_buffer` with its `id` goes on there."""
+        request = requests.send_json("POST", "buffers", self.name, "snapshot")
+        return requests.read_json(self._transport.send(request))
+
+    def snapshots(self) -> list[dict[str, Any]]:
+        """Return the buffer's snapshots, the newest first."""
+        return list(requests.pages(self._transport, "buffers", self.name, "snapshots"))
+
     def reset(self, *, discard: bool = False) -> dict[str, Any] | None:
         """Empty the buffer; data that lie nowhere else only go with `discard=True`."""
         return self._end("POST", "buffers", self.name, "reset", discard=discard)

@@ -64,23 +64,30 @@ class Client:
         self._transport.close()
 
     def create_buffer(
-        self, name: str, kind: str, spec: Any = None, *, from_: dict[str, Any] | None = None, **arguments: Any
+        self,
+        name: str,
+        kind: str | None = None,
+        spec: Any = None,
+        *,
+        from_: dict[str, Any] | None = None,
+        **arguments: Any,
     ) -> Buffer:
         """Create a buffer, or find the one of that name and the same configuration.
 
         Args:
             name: letters, digits, dots, dashes and underscores.
-            kind: `flat`, `item`, `trajectory`, `prioritised_flat`, …
+            kind: `flat`, `item`, `trajectory`, `prioritised_flat`, …; it may be left out with a snapshot.
             spec: nested; a leaf is `{"shape": [...], "dtype": "..."}`, or an array of one timestep. It may be
                 left out with `from_`.
-            from_: what it begins with: `{"vault": "name/uid", "ref": "v3", "percentiles": [0, 50]}`.
+            from_: what it begins with: `{"vault": "name/uid", "ref": "v3", "percentiles": [0, 50]}`, or
+                `{"snapshot": id}` to be exactly what another buffer was.
             arguments: the kind's own (`max_length`, `min_length`, …), `persist_to`, `durability`, ….
 
         Raises:
             ConflictError: with the code `config_differs`, if there is one of another configuration.
         """
-        given = {"spec": requests.spec_of(spec), "from": from_}
-        content = {"name": name, "kind": kind, **arguments}
+        given = {"kind": kind, "spec": requests.spec_of(spec), "from": from_}
+        content = {"name": name, **arguments}
         content |= {field: value for field, value in given.items() if value is not None}
         self._json("PUT", "buffers", name, content=content)
         return self.buffer(name)

@@ -9,6 +9,7 @@ from fbxcore.live.applied import adopt
 from fbxcore.live.checkpoint import Counters
 from fbxcore.live.config import DURABILITIES, WRITERS, BufferConfig, check_name, load_config, save_config
 from fbxcore.live.describe import describe_buffer, iso_time
+from fbxcore.live.files import seal, sync_directory, unseal
 from fbxcore.live.housekeeping import METRICS
 from fbxcore.live.live_buffer import LiveBuffer
 from fbxcore.live.live_mixer import LiveMixer
@@ -50,4 +51,7 @@ __all__ = [
     "load_config",
     "new_room",
     "save_config",
+    "seal",
+    "sync_directory",
+    "unseal",
 ]

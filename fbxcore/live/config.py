@@ -32,7 +32,15 @@ _FIELDS = (
     "name", "kind", "spec", "writers", "idle_end_s", "persist_to", "durability", "rate_limiter",
     "retain_steps", "from",
 )  # fmt: skip
-_FROM = {"vault": str, "ref": (str, int), "start": int, "stop": int, "timesteps": int, "percentiles": list}
+_FROM = {
+    "snapshot": str,
+    "vault": str,
+    "ref": (str, int),
+    "start": int,
+    "stop": int,
+    "timesteps": int,
+    "percentiles": list,
+}
 FILE = "config.json"
 MAX_SAMPLE_BYTES = 1 << 30
 MAX_SAMPLE_ITEMS = 1 << 20
@@ -294,7 +302,12 @@ def _source(given: Any) -> Mapping[str, Any] | None:
             raise InvalidArgumentError(
                 f"`{name}` must be of another type, got {value!r:.80}.", loc=("from", name)
             )
-    if "vault" not in given:
+    if "snapshot" in given and len(given) > 1:
+        raise InvalidArgumentError(
+            f"`from` must name a `snapshot` alone or a `vault`, got {', '.join(map(repr, given))}.",
+            loc=("from",),
+        )
+    if "vault" not in given and "snapshot" not in given:
         raise InvalidArgumentError(
             "`from` must name a `vault` as `vault_name/vault_uid`, got none.", loc=("from", "vault")
         )

@@ -72,8 +72,6 @@ def test_details_hints_and_waiting_are_members() -> None:
         ("POST", "/api/v1/uploads", 422, "not_supported"),
         ("GET", "/api/v1/jobs/1", 422, "not_supported"),
         ("POST", "/api/v1/imports", 422, "not_supported"),
-        ("POST", "/api/v1/buffers/x/take", 422, "not_supported"),
-        ("POST", "/api/v1/buffers/x/snapshot", 422, "not_supported"),
     ],
 )
 def test_the_frameworks_own_errors_are_problems_too(

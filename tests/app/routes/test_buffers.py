@@ -113,7 +113,7 @@ def test_a_dry_run_of_put_makes_nothing_and_finds_what_is_there(api: Api) -> Non
         ({"kind": ["flat"]}, "invalid_argument", "kind"),
         ({"writers": "both"}, "invalid_argument", "writers"),
         ({"idle_end_s": 5}, "invalid_argument", "idle_end_s"),
-        ({"from": {"snapshot": "x"}}, "not_supported", "from"),
+        ({"from": {"snapshot": 7}}, "invalid_argument", "snapshot"),
         ({"colour": "red"}, "invalid_argument", "colour"),
         ({"max_length": "many"}, "invalid_argument", "max_length"),
         ({"max_length": 0}, "invalid_argument", "max_length"),
@@ -292,12 +292,36 @@ def test_a_vault_is_continued_only_with_equal_spec_and_rows(api: Api) -> None:
     assert api.get("/api/v1/vaults/continued/run1").json()["length"] == 8
 
 
-def test_nothing_of_a_buffer_can_be_changed_yet(api: Api) -> None:
-    """PATCH names the field it cannot change."""
+def test_what_a_buffer_keeps_for_good_cannot_be_changed(api: Api) -> None:
+    """PATCH names the field and the fields that can be, and applies none of the others."""
     make(api, "fixed")
 
-    assert_refused(api.patch(f"{URL}/fixed", json={"durability": "os"}), 422, "not_supported", "`durability`")
-    assert api.patch(f"{URL}/fixed", json={}).status_code == 200
+    for field, value in {"max_length": 9, "spec": {}, "persist_to": "a/b", "name": "x", "colour": 1}.items():
+        given = {"durability": "os", field: value}
+        refused = assert_refused(api.patch(f"{URL}/fixed", json=given), 422, "not_supported", f"`{field}`")
+        assert refused["errors"][0]["loc"] == [field] and "`rate_limiter`" in refused["detail"]
+    assert api.patch(f"{URL}/fixed", json={}).json()["durability"] == "fsync"
+
+
+def test_limiter_and_durability_change_while_a_buffer_runs(api: Api) -> None:
+    """GET, PUT and what is durable follow; null takes the limiter away; a wrong one is 422."""
+    tight = {"samples_per_insert": 4.0, "min_size": 8, "error_buffer": 50.0}
+    given, looser = buffer_body("running", rate_limiter=tight), tight | {"error_buffer": 500.0}
+    make(api, "running", rate_limiter=tight)
+    changed = api.patch(f"{URL}/running", json={"rate_limiter": looser, "durability": "os"})
+    added = send(api, f"{URL}/running/experience", steps(2, 1))
+
+    assert changed.status_code == 200, changed.text
+    assert changed.json()["limiter"]["error_buffer"] == 500 and added.json()["durable"] is False
+    problem = assert_refused(api.put(f"{URL}/running", json=given), 409, "config_differs")
+    assert set(problem["difference"]) == {"rate_limiter", "durability"}
+    same = given | {"rate_limiter": looser, "durability": "os"}
+    assert api.put(f"{URL}/running", json=same).status_code == 200
+    wrong = {"rate_limiter": tight | {"error_buffer": 0.5}, "durability": "none"}
+    assert_refused(api.patch(f"{URL}/running", json=wrong), 422, "invalid_argument", "`error_buffer`")
+    assert api.patch(f"{URL}/running", json={"rate_limiter": None}).json()["limiter"] is None
+    assert api.get(f"{URL}/running").json()["durability"] == "os"
+    assert_refused(api.patch(f"{URL}/nobody", json={}), 404, "not_found")
 
 
 def test_stats_histogram_and_timeseries_tell_of_the_same_buffer(api: Api) -> None:
