@@ -100,12 +100,13 @@ class Core:
         """Append the first `lengths[r]` timesteps of each run `[R, K, ...]` to a row; the state is donated.
 
         Args:
-            rows: `[R]`, the row of each run; no row twice.
+            rows: `[R]`, the row of each run; no row twice. These and the next are arrays of the host.
             lengths: `[R]`, each at most K and T.
             begins: `[R]`, bool: the run does not go on from what the row holds.
         """
-        rows, lengths = jnp.asarray(rows, jnp.int32), jnp.asarray(lengths, jnp.int32)
-        return _add_runs(self, state, pack(experience), rows, lengths, jnp.asarray(begins, bool))
+        # Arrays of the host as they are: to put each on the device by itself takes as long as the add.
+        runs = [np.asarray(x, dtype) for x, dtype in ((rows, np.int32), (lengths, np.int32), (begins, bool))]
+        return _add_runs(self, state, pack(experience), *runs)
 
     def can_sample(self, state: CoreState) -> Array:
         """Return whether every row (independent: all together) holds enough and something can be drawn."""

@@ -145,13 +145,18 @@ class Journal:
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[dict[str, Any]] = loop.create_future()
-        if undo is not None:
-            future.add_done_callback(lambda done: undo() if _answer_of(done) is None else None)
-        future.add_done_callback(lambda done: self._settled(frame, _answer_of(done)))
+        future.add_done_callback(lambda done: self._finish(frame, _answer_of(done), undo))
         frame.done = lambda answer: loop.call_soon_threadsafe(_settle, future, answer)
         self._began(frame)
         self.log.append(frame, frame.done)
         return future
+
+    def _finish(
+        self, frame: Frame, answer: dict[str, Any] | None, undo: Callable[[], None] | None
+    ) -> None:
+        if answer is None and undo is not None:
+            undo()
+        self._settled(frame, answer)
 
     async def flush(self) -> Applied | None:
         """Commit everything acknowledged to the vault."""

@@ -10,6 +10,8 @@ from fbxcore.types import Leaves, Spec
 
 def join_blocks(blocks: list[Leaves]) -> Leaves:
     """Return blocks of leaves `[B, K, ...]` as one, one after the other."""
+    if len(blocks) == 1:
+        return blocks[0]
     return {name: np.concatenate([block[name] for block in blocks], axis=1) for name in blocks[0]}
 
 

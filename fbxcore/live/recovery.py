@@ -176,7 +176,7 @@ def _begin_behind_vault(ring: Ring, applied: Applied) -> None:
     position = max(ring.counters.position, applied.position)
     ring.counters = replace(ring.counters, sequence=applied.sequence, position=position)
     ring.reset()
-    ring.rows = [replace(row, is_open=False) for row in ring.rows]
+    ring.rows = [row._replace(is_open=False) for row in ring.rows]
 
 
 def _check_that_it_goes_on(ring: Ring, first: Frame) -> None:

@@ -98,7 +98,7 @@ class Ring:
 
     def add(self, blocks: list[Leaves]) -> None:
         """Append blocks of leaves `[B, K, ...]`, one after the other."""
-        joined = blocks[0] if len(blocks) == 1 else join_blocks(blocks)
+        joined = join_blocks(blocks)
         steps = next(iter(joined.values())).shape[1]
         for start in range(0, steps, self.max_bucket):
             self._add_bucket({name: x[:, start : start + self.max_bucket] for name, x in joined.items()})

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -24,8 +24,7 @@ RUN_KINDS = (Kind.ADD, Kind.CUT)
 ENDS = ("terminated", "truncated", "cut")
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """What a row holds at its write index."""
 
     writer: str | None = None  # who has it, or had it last
@@ -45,7 +44,7 @@ class Row:
         meta = frame.meta
         is_same = self.episode == meta["episode"]
         if frame.kind not in RUN_KINDS:
-            return replace(self, metadata=meta["metadata"]) if is_same else self
+            return self._replace(metadata=meta["metadata"]) if is_same else self
         return Row(
             writer=meta["writer"],
             episode=meta["episode"],
