@@ -14,6 +14,7 @@ from app.contexts.buffers import KINDS
 from app.contexts.cells import Column, schema_columns
 from app.contexts.samples import SampleTable
 from app.contexts.shell import Fact, Link, Page, Pill, Snippet
+from app.contexts.writers import WritersPanel
 from fbxcore.spec import timestep_bytes
 
 RISKS = {
@@ -100,6 +101,7 @@ class BufferPage(Page):
     fault: str
     vault: VaultLink | None
     snippets: list[Snippet] = field(default_factory=list)
+    writers: WritersPanel | None = None  # of independent ones
 
 
 def tiles(state: live.State) -> list[Tile]:
@@ -175,7 +177,8 @@ def safety(state: live.State) -> list[Fact]:
         note = persisted.get("error") or f"in each row, {pending} of them still only in the log"
         found.append(Fact("Vault holds", f"{length} steps", note))
     writers = (state.get("config") or {}).get("writers", "lockstep")
-    return [*found, Fact("Writers", writers, "all rows advance together" if writers == "lockstep" else "")]
+    note = "all rows advance together" if writers == "lockstep" else "each has a row for an episode"
+    return [*found, Fact("Writers", writers, note)]
 
 
 def _kept_in(state: live.State) -> Fact:
@@ -274,6 +277,7 @@ def buffer_page(
     has_token: bool,
     data: Mapping[str, Any],
     fault: str = "",
+    writers: WritersPanel | None = None,
 ) -> BufferPage:
     """The page of one buffer from what the services said about it; `fault` keeps steps out of its vault."""
     name, text = state["name"], live.texts(state)
@@ -293,13 +297,13 @@ def buffer_page(
         facts=facts(state), safety=safety(state), risk=risk_pill(state),
         warnings=[str(w) for w in state.get("warnings") or ()], fault=fault,
         vault=vault_link(state.get("persist_to")), snippets=_snippets(state, base, has_token),
-        data=data,
+        data=data, writers=writers,
     )  # fmt: skip
 
 
 def _snippets(state: live.State, base: str, has_token: bool) -> list[Snippet]:
     name, rows, spec = state["name"], int(state["rows"]), snippets.spec_of(state["spec"])
-    items = live.unit_of(state) == "items"
+    as_what = "run" if live.is_independent(state) else live.unit_of(state)
     if live.is_queue(state):
         out = [
             snippets.take_python(base, name, spec, has_token=has_token),
@@ -312,7 +316,7 @@ def _snippets(state: live.State, base: str, has_token: bool) -> list[Snippet]:
         ]
     found = [
         *out,
-        snippets.add_python(base, name, spec, rows, items=items, has_token=has_token),
-        snippets.add_curl(base, name, spec, rows, items=items, has_token=has_token),
+        snippets.add_python(base, name, spec, rows, as_what=as_what, has_token=has_token),
+        snippets.add_curl(base, name, spec, rows, as_what=as_what, has_token=has_token),
     ]
     return [s for s in found if s is not None]

@@ -83,24 +83,27 @@ def take_curl(base: str, name: str, *, has_token: bool) -> Snippet:
     return Snippet("take-curl", "Take with curl", "sh", f'curl -s{auth} -X POST \\\n  "{url}"\n')
 
 
-def add_python(base: str, name: str, spec: Spec, rows: int, *, items: bool, has_token: bool) -> Snippet:
+def add_python(base: str, name: str, spec: Spec, rows: int, *, as_what: str, has_token: bool) -> Snippet:
     """Add one timestep of zeros per row, with the shapes the buffer asks for."""
-    leading = (1,) if items else (rows, 1)
+    leading = (rows, 1) if as_what == "timesteps" else (1,)
     lines = [
         f'    "{leaf}": np.zeros({_tuple((*leading, *s.shape))}, {_dtype(s.dtype)}),'
         for leaf, s in spec.items()
     ]
     imports = ("import ml_dtypes",) if any(s.dtype == "bfloat16" for s in spec.values()) else ()
+    sent = [f'print(client.buffer("{name}").add(experience))']
+    if as_what == "run":
+        sent = [f'with client.buffer("{name}").writer("me") as writer:', "    writer.add(experience)"]
     code = _python(
-        base, "experience = {", *lines, "}", f'print(client.buffer("{name}").add(experience))',
+        base, "experience = {", *lines, "}", *sent,
         imports=(*imports, "import numpy as np"), has_token=has_token,
     )  # fmt: skip
     return Snippet("add-python", "Add zeros in Python", "python", code)
 
 
-def add_curl(base: str, name: str, spec: Spec, rows: int, *, items: bool, has_token: bool) -> Snippet | None:
+def add_curl(base: str, name: str, spec: Spec, rows: int, *, as_what: str, has_token: bool) -> Snippet | None:
     """Add the same zeros as JSON, where that is short enough to read."""
-    leading = (1,) if items else (rows, 1)
+    leading = (rows, 1) if as_what == "timesteps" else (1,)
     if sum(int(np.prod((*leading, *s.shape))) for s in spec.values()) > INLINE_JSON // 2:
         return None
     zeros = nest({leaf: _zeros((*leading, *s.shape), s.dtype) for leaf, s in spec.items()})
@@ -108,10 +111,9 @@ def add_curl(base: str, name: str, spec: Spec, rows: int, *, items: bool, has_to
     if len(body) > INLINE_JSON:
         return None
     auth = AUTH if has_token else ""
-    code = (
-        f"curl -s{auth} -X POST {base}/api/v1/buffers/{name}/experience \\\n"
-        f"  -H 'Content-Type: application/json' -d '{body}'\n"
-    )
+    url = f"{base}/api/v1/buffers/{name}/experience"
+    url = f"'{url}?writer=me&end=cut'" if as_what == "run" else url
+    code = f"curl -s{auth} -X POST {url} \\\n  -H 'Content-Type: application/json' -d '{body}'\n"
     return Snippet("add-curl", "Add zeros with curl", "sh", code)
 
 

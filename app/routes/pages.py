@@ -17,10 +17,11 @@ from app.contexts import mixer as mixer_context
 from app.contexts import overview, shell
 from app.contexts import storage as storage_context
 from app.contexts import vaults as vault_contexts
+from app.contexts import writers as writers_context
 from app.contexts.samples import SampleTable, sample_table
 from app.dependencies import DeckDep, StrictRoute
 from app.routes._answers import Json
-from app.services import buffers, events, slices, sweeps, trash, vaults, versions
+from app.services import buffers, events, slices, sweeps, trash, vaults, versions, writers
 from app.services.deck import Deck, VaultEntry
 from app.templating import render
 from fbxcore.errors import ConflictError, FbxError, UnavailableError
@@ -128,7 +129,7 @@ async def show_buffer(
     if isinstance(buffer, LiveMixer):
         return _answer(request, await _mixer_page(request, deck, state, rates, window, seed), as_json)
     field = field or ("priority" if state["kind"].startswith("prioritised") else "age")
-    bins = min(BINS, state["size"] // state["rows"]) if field == "age" else BINS
+    bins = max(1, min(BINS, state["size"] // state["rows"])) if field == "age" else BINS
     histogram = await buffer.histogram(field, bins) if state["size"] else None
     sample, refusal = await _try_sample(deck, state, seed)
     page = buffer_context.buffer_page(
@@ -143,6 +144,7 @@ async def show_buffer(
         has_token=_has_token(request),
         fault=buffers.fault_of(deck, buffer),
         data={"buffer": buffer.describe(), "stats": buffer.stats(), "histogram": histogram, "rates": rates},
+        writers=_writers_of(buffer),
     )
     return _answer(request, page, as_json)
 
@@ -163,6 +165,13 @@ async def _mixer_page(
         has_token=_has_token(request),
         data={"buffer": state, "stats": deck.sampler(state["name"]).stats(), "rates": rates},
     )
+
+
+def _writers_of(buffer: LiveBuffer) -> writers_context.WritersPanel | None:
+    if not buffer.layout.independent:
+        return None
+    states = [writers.public(state) for state in buffer.writers()]
+    return writers_context.writers_panel(states, buffer.layout.rows)
 
 
 async def _try_sample(

@@ -151,3 +151,17 @@ def test_a_dry_run_tells_what_the_buffer_would_be(api: Api) -> None:
     assert_refused(api.post("/api/v1/buffers", json=item), 422, "invalid_argument", "Items stand alone")
     idle = body | {"idle_end_s": 0}
     assert_refused(api.post("/api/v1/buffers", json=idle), 422, "invalid_argument", "idle_end_s")
+
+
+def test_the_page_shows_who_writes(api: Api, made: str) -> None:
+    """Each writer with its row and episode, before and after there are any, and code that runs for it."""
+    page = made.removeprefix("/api/v1")
+    empty = api.get(page).text
+    send(api, f"{made}/experience?writer=actor-7&sequence=12", steps(0, 1, 2))
+    shown = api.get(page).text
+
+    assert "Nobody has added anything yet" in empty and "0 of 2 rows in an episode, 0 writers" in empty
+    assert "1 of 2 rows in an episode, 1 writer<" in shown and ">actor-7</th>" in shown
+    assert "each row of 20 slots goes on by itself" in shown and "write head at slot" not in shown
+    assert ".writer(&#34;me&#34;) as writer:" in shown and "experience?writer=me&amp;end=cut" in shown
+    assert api.get(f"{page}.json").json()["buffer"]["config"]["writers"] == "independent"

@@ -15,7 +15,7 @@ from fbxcore.errors import (
     StructureError,
     UnavailableError,
 )
-from fbxcore.live import LiveBuffer
+from fbxcore.live import LiveBuffer, adopt_whole
 
 pytestmark = pytest.mark.anyio
 
@@ -315,3 +315,49 @@ async def test_the_log_of_a_row_that_stands_still_does_not_grow_for_ever(opened,
 
     assert buffer._journal.log.num_bytes < 45_000
     assert (1, 2) in pairs(await buffer.sample(512, seed=0))
+
+
+async def test_without_durability_and_back_rows_and_writers_are_kept(opened, tmp_path):
+    """With no log for a while, and with one again, a kill brings back the whole buffer, open episodes too."""
+    random, sequences = np.random.default_rng(3), {}
+    buffer = await opened(independent())
+    await fill(buffer, random, 20, sequences)
+    await buffer.change({"durability": "none"})
+    await fill(buffer, random, 20, sequences)
+    await buffer.change({"durability": "fsync"})
+    await fill(buffer, random, 5, sequences)
+    copy_of(buffer, tmp_path / "copy")
+    again = await opened(place="copy")
+
+    assert_same(everything(buffer), everything(again))
+
+
+async def test_a_snapshot_begins_another_buffer_exactly_as_it_was(opened, tmp_path):
+    """Rows, open episodes and draws are the same, and each writer goes on in its episode."""
+    random, sequences = np.random.default_rng(4), {}
+    buffer = await opened(independent())
+    await fill(buffer, random, 40, sequences)
+    for writer in "abcde":
+        await buffer.independent.cut(writer)
+    await buffer.add(run(7, 8), writer="a", sequence=1000)
+    (tmp_path / "snapshot").mkdir()
+    await buffer.snapshot(tmp_path / "snapshot")
+    adopt_whole(tmp_path / "snapshot", tmp_path / "other")
+    other = await opened(independent(), place="other")
+    one, same = [await b.sample(64, seed=9) for b in (buffer, other)]
+    added = await other.add(run(9), writer="a", sequence=1001)
+
+    np.testing.assert_array_equal(one.arrays["experience/first/obs"], same.arrays["experience/first/obs"])
+    assert added.steps == 3 and (8, 9) in pairs(await other.sample(512, seed=1))
+
+
+async def test_the_rate_limiter_counts_all_rows(opened):
+    """Four timesteps of two writers reach a least size of four."""
+    limiter = {"samples_per_insert": 1.0, "min_size": 4, "error_buffer": 40}
+    buffer = await opened(independent(rate_limiter=limiter))
+    await buffer.add(run(0, 1, 2), writer="a", sequence=1)
+    with pytest.raises(UnavailableError, match="with 3 timesteps added"):
+        await buffer.sample()
+    await buffer.add(run(5), writer="b", sequence=1)
+
+    assert pairs(await buffer.sample()) <= {(0, 1), (1, 2)}
