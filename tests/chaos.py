@@ -325,6 +325,22 @@ class Watcher(Actor):
         client.buffer("r").set_priorities(drawn, np.linspace(0.1, 2.0, 8))
 
 
+class Photographer(Actor):
+    """Takes snapshots, and begins a buffer from each."""
+
+    pause = 1.0
+
+    def turn(self, client: Client, number: int) -> None:
+        """Take one, begin from it, look, and tidy up."""
+        taken = client.buffer("b").snapshot()
+        copy = client.create_buffer(f"copy-{number}", "prioritised_flat", from_={"snapshot": taken["id"]})
+        told = copy.describe()
+        assert (told["size"], told["position"]) == (taken["size"], taken["position"])
+        if told["can_sample"]:
+            assert_untorn(copy.sample().experience["second"])
+        copy.delete(discard=True)
+
+
 class Guest(Actor):
     """Makes a buffer, uses it and deletes it."""
 
@@ -367,6 +383,7 @@ def crew() -> list[Actor]:
         Taker("taker"),
         *(Roamer(index) for index in range(3)),
         Watcher("watcher"),
+        Photographer("photographer"),
         Guest("guest"),
     ]
 

@@ -122,6 +122,15 @@ class Crowd:
             self.versions.append((name, made["version"], made["length"]))
         time.sleep(0.2)
 
+    def photograph(self, client, number, turn):
+        """Take a snapshot, begin a buffer from it, and find there what the snapshot says."""
+        taken = client.buffer("kept").snapshot()
+        copy = client.create_buffer("copy", "prioritised_flat", from_={"snapshot": taken["id"]})
+        told = copy.describe()
+        assert (told["size"], told["position"]) == (taken["size"], taken["position"])
+        assert_whole(copy.sample().experience)
+        copy.delete(discard=True)
+
     def empty(self, client, number, turn):
         """Reset one buffer."""
         client.buffer("reset").reset(discard=True)
@@ -146,8 +155,9 @@ def crowded(folder, seconds):
         client.create_buffer("reset", "flat", SPEC, **FLAT)
         client.create_vault("crowd/direct", SPEC, rows=ROWS)
         crowd = Crowd(server.url)
-        jobs = [Crowd.add] * 5 + [Crowd.sample] * 3 + [Crowd.prioritise] * 2 + [Crowd.append] * 2
-        crowd.run(seconds, *jobs, Crowd.look, Crowd.version, Crowd.empty, Crowd.come_and_go)
+        jobs = [Crowd.add] * 4 + [Crowd.sample] * 3 + [Crowd.prioritise] * 2 + [Crowd.append] * 2
+        jobs += [Crowd.look, Crowd.version, Crowd.photograph, Crowd.empty, Crowd.come_and_go]
+        crowd.run(seconds, *jobs)
         for name in ("crowd/kept", "crowd/direct"):
             client.vault(name).create_version("the end")
         told = {name: client.buffer(name).describe() for name in ("kept", "reset")}
