@@ -1,5 +1,6 @@
 """The cache of chunks gives what the array holds, from at most so many bytes."""
 
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
@@ -94,6 +95,20 @@ def test_a_second_read_asks_the_store_for_nothing(writer, make, path, asked, mon
         second = reader.read(**asked)
     for name, leaf in first.items():
         np.testing.assert_array_equal(second[name], leaf)
+
+
+def test_threads_may_share_a_reader(writer, make, path):
+    """Each gets what is on disk, also while the others drive its chunks out."""
+    writer.append(make(0, 4000))
+    whole = make(0, 4000)
+    with VaultReader.open(path) as reader, ThreadPoolExecutor(4) as threads:
+        reader._database._cache.max_bytes = 20_000
+
+        def differs(start):
+            read = reader.read(start, start + 700)
+            return any((read[name] != leaf[:, start : start + 700]).any() for name, leaf in whole.items())
+
+        assert not any(threads.map(differs, np.random.default_rng(0).integers(0, 3300, 200).tolist()))
 
 
 def test_long_reads_leave_the_cache_alone(tmp_path):
