@@ -123,6 +123,7 @@ def _added_at_once(state: ClusteredBufferState, batch: Experience, clusters: Arr
     rank = jnp.arange(len(clusters), dtype=jnp.int32) - jnp.searchsorted(in_order, in_order, side="left")
     rank = jnp.zeros_like(rank).at[order].set(rank)
     counts = jnp.zeros(num_clusters, jnp.int32).at[clusters].add(1, mode="drop")
+    # Two items for one place would be written in any order on an accelerator.
     remains = rank >= counts.at[clusters].get(mode="fill", fill_value=0) - time_axis
     row = jnp.where(remains, clusters, num_clusters)
     slot = (state.write_index.at[clusters].get(mode="fill", fill_value=0) + rank) % time_axis

@@ -155,17 +155,18 @@ def sample(state: TrajectoryBufferState, rng_key: PRNGKey, plan: Plan) -> Any:
     )
     fields = {"experience": experience}
     if plan.crossing == "mask":
-        first, last = episodes.flags_of(plan, experience)
-        is_written = jnp.arange(layout.sequence_length) < age[:, None]
-        fields["mask"] = replay.episode_mask(starts=first, ends=last) & is_written
+        fields["mask"] = _mask_of(plan, experience, age)
     if layout.priority_exponent is not None:
-        ((indices, probabilities),) = rest
-        fields |= {
-            "indices": indices,
-            "probabilities": probabilities,
-            "generations": state.running_index - age,
-        }
+        ((fields["indices"], fields["probabilities"]),) = rest
+        fields["generations"] = state.running_index - age
     return _sample_of(layout, fields)
+
+
+def _mask_of(plan: Plan, sequences: Experience, age: Array) -> Array:
+    """Return which timesteps are held and of the episode of the first one, `[N, L]`."""
+    first, last = episodes.flags_of(plan, sequences)
+    is_written = jnp.arange(plan.layout.sequence_length) < age[:, None]
+    return replay.episode_mask(starts=first, ends=last) & is_written
 
 
 def _place(plan: Plan, state: TrajectoryBufferState, rng_key: PRNGKey) -> tuple[Callable, tuple]:

@@ -160,18 +160,9 @@ def n_step(
         >>> step.returns.tolist(), step.discounts.tolist(), step.second["obs"].tolist()
         ([1.75], [0.125], [3])
     """
-    for name, given in (("discounts", discounts), ("truncated", truncated), ("mask", mask)):
-        if given is not None and given.shape != rewards.shape:
-            raise InvalidArgumentError(
-                f"`{name}` must have the shape {list(rewards.shape)} of `rewards`, got {list(given.shape)}.",
-                loc=(name,),
-            )
     length = rewards.shape[1]
-    most = length if next_observations is not None else length - 1
-    if not 1 <= n <= most:
-        raise InvalidArgumentError(
-            f"`n` must be from 1 to {most} for sequences of {length}, got {n!r}.", loc=("n",)
-        )
+    _check_shapes(rewards, discounts=discounts, truncated=truncated, mask=mask)
+    _check_n(n, length, length if next_observations is not None else length - 1)
     num_steps = _num_steps(discounts, n, truncated, mask, has_next=next_observations is not None)
     is_summed = jnp.arange(length) < num_steps[:, None]
     kept = jnp.cumprod(jnp.where(is_summed, discounts, 1.0), axis=1)
@@ -188,6 +179,22 @@ def n_step(
         num_steps=num_steps,
         mask=num_steps > 0,
     )
+
+
+def _check_shapes(rewards: Array, **others: Array | None) -> None:
+    for name, given in others.items():
+        if given is not None and given.shape != rewards.shape:
+            raise InvalidArgumentError(
+                f"`{name}` must have the shape {list(rewards.shape)} of `rewards`, got {list(given.shape)}.",
+                loc=(name,),
+            )
+
+
+def _check_n(n: int, length: int, most: int) -> None:
+    if not 1 <= n <= most:
+        raise InvalidArgumentError(
+            f"`n` must be from 1 to {most} for sequences of {length}, got {n!r}.", loc=("n",)
+        )
 
 
 def _num_steps(
