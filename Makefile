@@ -9,7 +9,7 @@ WORKERS ?= 2
 # glibc reads this when a process starts; large batches are sent 10 % sooner from huge pages.
 HUGE_PAGES := GLIBC_TUNABLES=glibc.malloc.hugetlb=1
 
-.PHONY: serve demo test test-unit test-browser test-long bench lint lock clean
+.PHONY: serve demo test test-unit test-browser test-long bench bench-engine lint lock clean
 
 serve: $(VENV)/.server  ## Start Flashdeck with SQLite and local vaults at http://127.0.0.1:8000
 	$(HUGE_PAGES) $(BIN)/flashdeck serve
@@ -30,6 +30,12 @@ test-long: $(VENV)/.dev  ## What takes minutes: crash loops, Flashbax's own suit
 
 bench: $(VENV)/.dev  ## Ratios against peers, measured in one run
 	$(BIN)/python -m benchmarks
+
+BENCH ?= --quick
+bench-engine: $(VENV)/.dev  ## The engine alone, and its cost by capacity; BENCH= takes its time
+	$(BIN)/python -m benchmarks.engine $(BENCH)
+	$(BIN)/python -m benchmarks.engine_peers $(BENCH)
+	$(BIN)/python -m benchmarks.capacity $(BENCH) --plot
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check app fbxcore docs/examples tests benchmarks migrations

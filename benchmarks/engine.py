@@ -1,5 +1,7 @@
 """Engine, in process: add, sample and set priorities against real Flashbax on the same records.
 
+`python -m benchmarks.engine --quick` takes about two minutes, without `--quick` about ten.
+
 Both libraries are jitted the same way, with the state donated to `add` and `set_priorities`, and every
 call is waited for. Buffers are full before the clock starts, so that every page has been touched; keys
 are split beforehand. A pair of calls is timed in turns (`report.interleaved`), ours first every other
@@ -8,9 +10,12 @@ time. `seconds` is the whole table's budget, shared among its lines.
 
 from __future__ import annotations
 
+import functools
 import itertools
+import math
+import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -49,49 +54,47 @@ class Case:
     kind: str  # of the factory: trajectory, flat, item, prioritised_…
     capacity: int  # timesteps over all rows
     adds: dict[int, float]  # timesteps added to each row, and the ratio wanted
-    sample: float | None = None
-    update: float | None = None
+    samples: dict[int, float]  # items in a draw, and the ratio wanted
+    update: float | None = None  # the ratio wanted of setting the priorities of one draw
     rows: int = 1
-    batch: int = 256
     length: int = 1
 
-    def make(self, library: Any) -> Any:
-        """Return the library's buffer."""
+    @property
+    def batch(self) -> int:
+        """Items in the first of the draws."""
+        return next(iter(self.samples))
+
+    def make(self, library: Any, batch: int) -> Any:
+        """Return the library's buffer; its state does not depend on the batch that it samples."""
         factory = getattr(library, f"make_{self.kind}_buffer")
+        if "prioritised" in self.kind:
+            factory = functools.partial(factory, device=jax.default_backend())
         if "trajectory" in self.kind:
             return factory(
                 add_batch_size=self.rows,
-                sample_batch_size=self.batch,
+                sample_batch_size=batch,
                 sample_sequence_length=self.length,
                 period=1,
                 min_length_time_axis=self.length,
                 max_length_time_axis=self.capacity // self.rows,
             )
         axis = {"add_batches": True} if "item" in self.kind else {"add_batch_size": self.rows}
-        sizes = {"max_length": self.capacity, "min_length": 2, "sample_batch_size": self.batch}
+        sizes = {"max_length": self.capacity, "min_length": 2, "sample_batch_size": batch}
         return factory(**sizes, add_sequences=True, **axis)
 
 
+ONE = {"x": ((), FLOAT)}
 CASES = [
-    Case("MuJoCo", MUJOCO, "item", 100_000, {1: 1.0, 128: 1.3}, sample=1.2),
-    Case("MuJoCo pairs", MUJOCO, "flat", 100_000, {1: 1.0}, sample=1.0),
-    Case("32×32×3", FRAMES, "item", 50_000, {1: 1.0, 128: 2.5}, sample=1.0),
-    Case("vectors", VECTORS, "trajectory", 80_000, {8: 1.0}, sample=1.8, rows=16, batch=64, length=64),
-    Case("84×84", ATARI, "trajectory", 8_000, {8: 5.0}, sample=1.0, rows=8, batch=32, length=20),
-    Case("MuJoCo", MUJOCO, "prioritised_item", 100_000, {1: 1.0, 128: 1.0}, sample=1.0, update=1.0),
-    Case("MuJoCo pairs", MUJOCO, "prioritised_flat", 100_000, {1: 1.0}, sample=1.0, update=1.0),
-    Case("one float", {"x": ((), FLOAT)}, "prioritised_item", 10**6, {128: 1.0}, sample=1.0, update=1.0),
-    Case(
-        "vectors",
-        VECTORS,
-        "prioritised_trajectory",
-        80_000,
-        {8: 1.0},
-        sample=1.0,
-        rows=16,
-        batch=64,
-        length=64,
-    ),
+    Case("MuJoCo", MUJOCO, "item", 100_000, {1: 1.0, 128: 1.3}, {256: 1.2, 32: 1.0, 1024: 1.0, 4096: 1.0}),
+    Case("MuJoCo pairs", MUJOCO, "flat", 100_000, {1: 1.0}, {256: 1.0}),
+    Case("32×32×3", FRAMES, "item", 50_000, {1: 1.0, 128: 2.5}, {256: 1.0, 32: 1.0, 1024: 1.0}),
+    Case("vectors", VECTORS, "trajectory", 80_000, {8: 1.0}, {64: 1.8}, rows=16, length=64),
+    Case("84×84", ATARI, "trajectory", 8_000, {8: 5.0}, {32: 1.0}, rows=8, length=20),
+    Case("84×84", ATARI, "trajectory", 24_000, {1: 1.0}, {32: 1.3}, rows=8, length=80),
+    Case("MuJoCo", MUJOCO, "prioritised_item", 100_000, {1: 1.0, 128: 1.0}, {256: 1.0, 2048: 1.0}, 1.0),
+    Case("MuJoCo pairs", MUJOCO, "prioritised_flat", 100_000, {1: 1.0}, {256: 1.0}, 1.0),
+    Case("one float", ONE, "prioritised_item", 10**6, {128: 1.0}, {256: 1.0}, 1.0),
+    Case("vectors", VECTORS, "prioritised_trajectory", 80_000, {8: 1.0}, {64: 1.0}, rows=16, length=64),
 ]
 
 
@@ -100,13 +103,15 @@ class Subject:
 
     def __init__(self, library: Any, case: Case):
         self.case = case
-        self.buffer = case.make(library)
+        self.buffer = case.make(library, case.batch)
         self.add = jax.jit(self.buffer.add, donate_argnums=0)
         self.draw = jax.jit(self.buffer.sample)
+        self.library = library
         self.keys = itertools.cycle(jax.random.split(jax.random.key(0), 64))
         self.state = self.buffer.init({n: jnp.zeros(*leaf) for n, leaf in case.record.items()})
         per_row = case.capacity // case.rows
-        piece = max(k for k in range(1, 2001) if per_row % k == 0)
+        most = max(2**24 // (bytes_of(case.record) * case.rows), 1)
+        piece = max(k for k in range(1, min(most, 20_000) + 1) if per_row % k == 0)
         filler = self._batch(piece)
         for _ in range(per_row // piece):
             self.state = self.add(self.state, filler)
@@ -125,9 +130,10 @@ class Subject:
 
         return call
 
-    def sampler(self) -> Callable[[], None]:
+    def sampler(self, batch: int) -> Callable[[], None]:
         """Return a call that draws one batch."""
-        return lambda: jax.block_until_ready(self.draw(self.state, next(self.keys)))
+        draw = jax.jit(self.case.make(self.library, batch).sample)
+        return lambda: jax.block_until_ready(draw(self.state, next(self.keys)))
 
     def updater(self) -> Callable[[], None]:
         """Return a call that sets the priorities of one of eight drawn batches."""
@@ -141,15 +147,22 @@ class Subject:
         return call
 
 
-def engine_ratios(quick: bool = True, seconds: float = 60.0) -> list[Ratio]:
+def bytes_of(record: dict[str, tuple[tuple[int, ...], Any]]) -> int:
+    """Return the bytes of one timestep."""
+    return sum(math.prod(shape) * jnp.dtype(dtype).itemsize for shape, dtype in record.values())
+
+
+def engine_ratios(
+    quick: bool = True, seconds: float = 90.0, cases: Sequence[Case] = tuple(CASES)
+) -> list[Ratio]:
     """Measure every case in turns with Flashbax; the ratio is its time over ours."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import flashbax
 
-        lines = sum(len(case.adds) + bool(case.sample) + bool(case.update) for case in CASES)
-        budget = seconds / lines if quick else 5.0
-        return [row for case in CASES for row in _rows_of(case, flashbax, budget)]
+        lines = sum(len(case.adds) + len(case.samples) + bool(case.update) for case in cases)
+        budget = seconds / lines if quick else 10.0
+        return [row for case in cases for row in _rows_of(case, flashbax, budget)]
 
 
 def _rows_of(case: Case, flashbax: Any, budget: float) -> Iterator[Ratio]:
@@ -158,19 +171,26 @@ def _rows_of(case: Case, flashbax: Any, budget: float) -> Iterator[Ratio]:
     rows = f"{case.rows} rows × " if case.rows > 1 else ""
     for steps, target in case.adds.items():
         calls = ours.adder(steps), theirs.adder(steps)
-        yield _measured(f"{kind}: add {rows}{steps}", *calls, target, budget)
-    if case.sample is not None:
+        yield measured(f"{kind}: add {rows}{steps}", PEER, *calls, target, budget)
+    for batch, target in case.samples.items():
         length = f" × {case.length}" if case.length > 1 else ""
-        calls = ours.sampler(), theirs.sampler()
-        yield _measured(f"{kind}: sample {case.batch}{length}", *calls, case.sample, budget)
+        calls = ours.sampler(batch), theirs.sampler(batch)
+        yield measured(f"{kind}: sample {batch}{length}", PEER, *calls, target, budget)
     if case.update is not None:
         calls = ours.updater(), theirs.updater()
-        yield _measured(f"{kind}: set {case.batch} priorities", *calls, case.update, budget)
+        work = f"{kind}: set {case.batch} priorities"
+        yield measured(work, PEER, *calls, case.update, budget)
 
 
-def _measured(
-    work: str, ours: Callable[[], None], theirs: Callable[[], None], target: float, budget: float
+def measured(
+    work: str,
+    peer: str,
+    ours: Callable[[], object],
+    theirs: Callable[[], object],
+    target: float | None,
+    budget: float,
 ) -> Ratio:
+    """Time two calls in turns for about so many seconds."""
     repeats = 15
     ours()
     theirs()
@@ -180,8 +200,8 @@ def _measured(
         theirs()
     pair = (perf_counter() - start) / 5
     calls = max(3, min(300, int(budget / repeats / pair)))
-    return interleaved(work, PEER, ours, theirs, calls=calls, repeats=repeats, target=target)
+    return interleaved(work, peer, ours, theirs, calls=calls, repeats=repeats, target=target)
 
 
 if __name__ == "__main__":
-    print_table("Engine, in process", engine_ratios())
+    print_table("Engine, in process", engine_ratios(quick="--quick" in sys.argv))

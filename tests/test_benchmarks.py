@@ -1,8 +1,13 @@
 """The benchmarks run, so that they cannot rot; what they measure here means nothing."""
 
+import dataclasses
+
 import pytest
 
-from benchmarks.engine import engine_ratios
+from benchmarks import engine_peers
+from benchmarks.accelerator import accelerator_ratios
+from benchmarks.capacity import costs, plot, print_costs
+from benchmarks.engine import CASES, engine_ratios
 from benchmarks.http import http_ratios
 from benchmarks.report import interleaved, print_table
 from benchmarks.vault import vault_ratios
@@ -33,15 +38,35 @@ def test_a_table_shows_ratio_and_target(capsys):
     assert "| nothing | peer |" in capsys.readouterr().out.splitlines()[-1]
 
 
-def test_the_engine_is_measured_beside_flashbax():
-    """Every kind has its lines."""
-    rows = engine_ratios(seconds=1.0)
+SMALL = [dataclasses.replace(case, capacity=8_000) for case in CASES[:9:4]]
 
-    check(rows, {"Flashbax"})
-    kinds = "".join(row.work for row in rows)
-    assert all(
-        kind in kinds for kind in ("item", "flat", "trajectory", "prioritised_item", "prioritised_flat")
-    )
+
+def test_the_engine_is_measured_beside_flashbax():
+    """Adds, draws of each size and updates have a line each; an accelerator has fewer."""
+    rows, fewer = engine_ratios(seconds=0.5, cases=SMALL), accelerator_ratios(SMALL[-1:], seconds=0.1)
+
+    check([*rows, *fewer], {"Flashbax"})
+    assert len(rows) == sum(len(c.adds) + len(c.samples) + bool(c.update) for c in SMALL)
+    assert [row.work for row in fewer] == [row.work for row in rows[-3:]]
+
+
+def test_the_engine_is_measured_beside_other_buffers():
+    """A ring in NumPy and one copy are always there; what is not installed is named with the reason."""
+    rows, absent = engine_peers.peer_ratios(seconds=0.2), engine_peers.missing()
+
+    check(rows, {*engine_peers.PEERS, "one copy of the frames"} - set(absent))
+    assert "NumPy ring" not in absent and all(absent.values())
+
+
+def test_cost_is_measured_and_drawn_by_capacity(capsys):
+    """Each call has a time at each capacity, a line in the table and two in the picture."""
+    measured = costs(seconds=0.2, capacities=(1_000,))
+    print_costs(measured)
+    table, picture = capsys.readouterr().out, plot(measured)
+
+    assert all(cost.ours_us > 0 and cost.peer_us > 0 for cost in measured[1_000])
+    assert all(cost.work in table and cost.work in picture for cost in measured[1_000])
+    assert picture.count('stroke-dasharray="5 4"') == len(measured[1_000]) == 5
 
 
 def test_the_vault_is_measured_beside_flashbax():
