@@ -67,8 +67,8 @@ def test_what_is_added_is_taken_once_and_in_order(shape):
 @pytest.mark.long
 @pytest.mark.parametrize("shape", [*QUEUES, (1, 1, 1, 1), (2, 33, 5, 8), (4, 12, 12, 12)])
 def test_what_is_added_is_taken_once_and_in_order_in_many_programs(shape):
-    """The same for 500 programs and three shapes more."""
-    check_queue(shape, 500)
+    """The same for 200 programs and three shapes more."""
+    check_queue(shape, 200)
 
 
 def check_mixer(kind: str, examples: int) -> None:
@@ -110,5 +110,5 @@ def test_a_joined_sample_is_the_first_of_each_members_own(kind):
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["item", "prioritised_item"])
 def test_joined_samples_are_the_first_of_each_members_own_for_many_parts(kind):
-    """The same for 150 parts and sizes."""
-    check_mixer(kind, 150)
+    """The same for 60 parts and sizes."""
+    check_mixer(kind, 60)
