@@ -61,7 +61,7 @@ class EpochSampler(Fields):
 def init(rng_key: PRNGKey) -> EpochState:
     """Return a state whose first sample begins epoch 0."""
     return EpochState(
-        rng_key=rng_key,
+        rng_key=jnp.copy(rng_key),  # a donated state must not take the caller's key with it
         epoch=jnp.array(-1, jnp.int32),
         position=jnp.array(0, jnp.int32),
         current_index=jnp.array(-1, jnp.int32),

@@ -168,6 +168,23 @@ def test_it_is_traced_once_and_works_with_vmap_and_donation():
     assert len(traced) == 1
 
 
+def test_donation_takes_nothing_but_what_was_given():
+    """Key, buffer state and sampler state live on, each when the others are donated."""
+    buffer = fbx.make_item_buffer(max_length=10, min_length=1, sample_batch_size=4, add_batches=True)
+    sampler = fbx.make_epoch_sampler(buffer)
+    donated, kept = jax.jit(sampler.sample, donate_argnums=0), jax.jit(sampler.sample)
+    add = jax.jit(buffer.add, donate_argnums=0)
+    key = jax.random.key(0)
+    held = add(buffer.init(0), jnp.arange(10))
+    state, _ = donated(sampler.init(key), held)
+    state, _ = donated(state, held)
+    state, _ = kept(state, held)
+    held = add(held, jnp.arange(10))
+    _, drawn = donated(state, held)
+
+    assert int(drawn.mask.sum()) == 4 and jax.random.bits(key, (1,)).shape == (1,)
+
+
 @pytest.mark.parametrize("key", [jax.random.PRNGKey(3), jax.random.key(3, impl="rbg")])
 def test_other_kinds_of_keys_shuffle_too(key):
     """Raw keys and keys of another implementation give permutations."""
