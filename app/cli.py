@@ -13,11 +13,10 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
+from app.printing import fields, table
 from fbxcore.client import Client
 from fbxcore.errors import FbxError
-from fbxcore.spec import parse_spec
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 db = typer.Typer(no_args_is_help=True, help="The database.")
@@ -82,8 +81,8 @@ def ls(url: Url = None, token: Token = None, as_json: AsJson = False) -> None:
         found = {"buffers": client.buffers(), "vaults": client.vaults()}
     if as_json:
         return _print_json(found)
-    console.print(_table("Buffers", found["buffers"], _BUFFER_COLUMNS))
-    console.print(_table("Vaults", found["vaults"], _VAULT_COLUMNS))
+    console.print(table("Buffers", found["buffers"], _BUFFER_COLUMNS))
+    console.print(table("Vaults", found["vaults"], _VAULT_COLUMNS))
     return None
 
 
@@ -103,9 +102,9 @@ def show(
     if as_json:
         return _print_json(found)
     versions = found.pop("versions", None)
-    console.print(_fields(name, found))
+    console.print(fields(name, found))
     if isinstance(versions, list):
-        console.print(_table("Versions", versions, _VERSION_COLUMNS))
+        console.print(table("Versions", versions, _VERSION_COLUMNS))
     return None
 
 
@@ -116,7 +115,7 @@ def scan(url: Url = None, token: Token = None, as_json: AsJson = False) -> None:
         found = client.scan()
     if as_json:
         return _print_json(found)
-    console.print(_fields("Scan", found))
+    console.print(fields("Scan", found))
     return None
 
 
@@ -154,7 +153,7 @@ def gc(
     if as_json:
         _print_json(swept)
     else:
-        console.print(_table("Would be given back" if dry_run else "Given back", swept, _SWEPT_COLUMNS))
+        console.print(table("Would be given back" if dry_run else "Given back", swept, _SWEPT_COLUMNS))
     _exit_if(any("error" in found for found in swept))
 
 
@@ -213,7 +212,7 @@ def verify(
         _print_json(found)
     else:
         rows = [vault | {"findings": [_finding(f) for f in vault["findings"]]} for vault in found]
-        console.print(_table("Verified", rows, _VERIFIED_COLUMNS))
+        console.print(table("Verified", rows, _VERIFIED_COLUMNS))
     _exit_if(bool(refused) or not all(vault["is_whole"] for vault in found))
 
 
@@ -241,14 +240,34 @@ def _finding(found: Mapping[str, Any]) -> str:
 def backup(
     target: Annotated[Path, typer.Argument(help="A new directory.")],
     data: Data = None,
+    token: Token = None,
     as_json: AsJson = False,
 ) -> None:
-    """Copy the data directory, also while a server runs on it."""
-    from app.services.backup import backup as copy
+    """Copy the data directory as of one moment, also while a server runs on it."""
+    from app.services.backup import check_free, copy_out
 
-    with _progress() as step:
-        record = copy(_data(data), target.absolute(), lambda _, *at: step("backup", *at))
-    _print_json(record) if as_json else console.print(_fields(f"Backup in {target}", record))
+    here, target = _data(data), target.absolute()
+    check_free(target, "target")
+    with _made_backup(here, token) as made, _progress() as step:
+        record = copy_out(made, target, lambda *at: step("backup", *at))
+    _print_json(record) if as_json else console.print(fields(f"Backup in {target}", record))
+
+
+@contextmanager
+def _made_backup(data: Path, token: str | None) -> Iterator[Path]:
+    """Give the backup that the server makes, or one of the files where none runs; it goes at the end."""
+    from app.services import offline
+
+    if (holder := _holder(data)) is None:
+        with offline.made_backup(data) as made:
+            yield made
+        return
+    with _client(holder["address"], token) as client:
+        id = client.create_backup()["id"]
+        try:
+            yield data / "backups" / id
+        finally:
+            client.delete_backup(id)
 
 
 @app.command()
@@ -260,8 +279,9 @@ def restore(
     """Make a new data directory of a backup."""
     from app.services.backup import restore as bring_back
 
-    record = bring_back(source.absolute(), _data(data))
-    _print_json(record) if as_json else console.print(_fields(f"Restored to {_data(data)}", record))
+    with _progress() as step:
+        record = bring_back(source.absolute(), _data(data), lambda *at: step("restore", *at))
+    _print_json(record) if as_json else console.print(fields(f"Restored to {_data(data)}", record))
 
 
 @db.command("upgrade")
@@ -345,47 +365,6 @@ _SWEPT_COLUMNS = (
 )  # fmt: skip
 _VERIFIED_COLUMNS = ("vault", "is_whole", "length", "versions", "findings", "error")
 _VERSION_COLUMNS = ("version", "length", "created_at", "tags", "message", "digest")
-
-
-def _table(title: str, items: list[dict[str, Any]], columns: tuple[str, ...]) -> Table:
-    table = Table(title=f"{title} ({len(items)})", title_justify="left")
-    shown = [column for column in columns if not items or any(item.get(column) for item in items)]
-    for column in shown:
-        is_number = any(isinstance(item.get(column), int | float) for item in items)
-        table.add_column(column.replace("_", " "), justify="right" if is_number else "left", overflow="fold")
-    for item in items:
-        table.add_row(*[_text(item.get(column)) for column in shown])
-    return table
-
-
-def _fields(title: str, members: Mapping[str, Any]) -> Table:
-    table = Table("field", "value", title=title, title_justify="left")
-    for name, value in members.items():
-        if name != "config":  # the other fields, as they were asked for
-            table.add_row(name.replace("_", " "), _spec_text(value) if name == "spec" else _text(value))
-    return table
-
-
-def _spec_text(spec: Mapping[str, Any]) -> str:
-    """Return a spec with a line for each leaf."""
-    leaves = parse_spec(spec)
-    width = max(map(len, leaves))
-    lines = [f"{name:{width}}  {leaf.dtype} {list(leaf.shape) or ''}" for name, leaf in leaves.items()]
-    return _text("\n".join(line.rstrip() for line in lines))
-
-
-def _text(value: Any) -> str:
-    """Return a cell; Rich would read brackets as markup."""
-    if value is None:
-        return "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, list) and all(isinstance(entry, str) for entry in value):
-        value = ", ".join(value) or "–"
-    text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
-    return text.replace("[", r"\[")
 
 
 def _print_json(value: Any) -> None:

@@ -13,6 +13,7 @@ from app.lifespan import lifespan
 from app.paths import STATIC
 from app.plain import PlainRoutes
 from app.routes import (
+    backups,
     buffers,
     docs,
     events,
@@ -42,7 +43,7 @@ PLAIN_ROUTES = [  # tried first: they carry arrays
     *slices.ROUTES,
 ]
 ROUTERS = (
-    buffers, snapshots, writers, vaults, versions, trash,
+    buffers, snapshots, writers, vaults, versions, trash, backups,
     events, scan, health, login, docs, pages, not_served,
 )  # fmt: skip
 

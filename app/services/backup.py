@@ -1,10 +1,11 @@
-"""A copy of the data directory from which everything acknowledged comes back, made while a service runs.
+"""A backup: the data directory as of one moment, made of links while a service runs on it.
 
-It needs no help from the service, since its files are made for being cut off anywhere. Log segments are
-opened first and last: between the two, checkpoint and vault are copied, so the log holds whatever these
-have not applied yet, also if the service drops segments meanwhile. Of a vault the manifest is read first;
-the files it names are never changed, and a sweep spares them for a quarter of an hour. What SQL holds is a
-mirror, and copied for convenience.
+For some milliseconds nothing is acknowledged: no log writes, and no segment goes. Meanwhile every file that
+is replaced whole gets a second name in the backup, and of each log the length of its last segment is noted.
+Then all goes on. What a vault's manifest names is never changed, so it is linked afterwards, as long as no
+sweep runs; a last segment is copied up to its noted length; SQL, a mirror, is copied from a transaction that
+began in that moment. So of two buffers that a program fills one after the other, no backup has the second
+step without the first.
 """
 
 from __future__ import annotations
@@ -16,94 +17,94 @@ import secrets
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-from app.services.folders import find_places, iso
-from fbxcore.errors import ConflictError, DamagedError, FbxError, NotFoundError, StorageError
-from fbxcore.live import load_config
-from fbxcore.vault.files import MANIFEST, read_manifest, write_atomic
+from app.services.folders import iso
+from fbxcore.errors import ConflictError, FbxError, NotFoundError, StorageError
+from fbxcore.live import Log
+from fbxcore.live.config import FILE as CONFIG
+from fbxcore.vault.files import HALF_MADE, MANIFEST, write_atomic
 
-Step = Callable[[str, int, int], None]
+Step = Callable[[int, int], None]
 RECORD = "backup.json"
-_TRIES = 5
+_DATABASE = "flashdeck.db"
+_FOLDERS = ("catalog", "snapshots", "vaults")
 
 
-@dataclass(frozen=True)
-class _Unit:
-    """What must fit together: a log with its checkpoint, and the vault that follows it."""
+@dataclass
+class _Cut:
+    """What was found in the moment of the backup."""
 
-    name: str
-    log: Path | None  # the directory of the segments, below the data directory
-    beside: tuple[Path, ...]  # directories of small files that go with it
-    vault: Path | None
+    vaults: list[Path] = field(default_factory=list)
+    tails: dict[Path, int] = field(default_factory=dict)  # last segments, and their lengths
+    database: sqlite3.Connection | None = None
 
 
-def backup(data: Path, target: Path, step: Step = lambda *_: None) -> dict[str, Any]:
-    """Copy a data directory to a new place; a failed copy leaves nothing there.
+def make(data: Path, target: Path, logs: Sequence[Log] = ()) -> dict[str, Any]:
+    """Make a backup of a data directory on the same disk; a failed one leaves nothing.
+
+    Args:
+        logs: all that are being written; they are held still for the moment.
 
     Raises:
-        ConflictError: if something lies there.
         NotFoundError: if there is no data directory.
     """
     if not (data / "buffers").is_dir():
         raise NotFoundError(f"No data directory of ours at '{data.name}'.")
-    _check_free(target, "target")
-    half_made = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    for left in target.parent.glob(f"{HALF_MADE}*"):  # of a killed process
+        shutil.rmtree(left, ignore_errors=True)
+    hidden = target.with_name(f"{HALF_MADE}{secrets.token_hex(4)}")
     try:
-        half_made.mkdir(parents=True)
-        units = list(_units(data))
-        for done, unit in enumerate(units, 1):
-            _copy_unit(data, half_made, unit)
-            step(unit.name, done, len(units))
-        record = {
-            "created_at": iso(time.time()),
-            "buffers": sorted(u.name for u in units if u.log and u.log.parts[0] == "buffers"),
-            "vaults": sorted(str(u.vault.relative_to("vaults")) for u in units if u.vault),
-        }
-        _copy_snapshots(data / "snapshots", half_made / "snapshots")
-        _copy_database(data, half_made)
-        write_atomic(half_made / RECORD, json.dumps(record, indent=2).encode())
-        os.sync()
-        if target.is_dir():
-            target.rmdir()
-        os.rename(half_made, target)
+        hidden.mkdir(parents=True)
+        cut, pause_s = _cut(data, hidden, logs)
+        for path, length in cut.tails.items():
+            _copy_start(data / path, hidden / path, length)
+        kept = [vault for vault in cut.vaults if _link_data(data / vault, hidden / vault)]
+        if cut.database is not None:
+            _copy_database(cut.database, hidden / _DATABASE)
+        record = _record(hidden, kept, pause_s)
+        write_atomic(hidden / RECORD, json.dumps(record, indent=2).encode())
+        os.rename(hidden, target)
     except OSError as error:
         if isinstance(error, FbxError):
             raise
         raise StorageError(f"The backup must be written whole, got {error.strerror!r}.") from error
     finally:
-        shutil.rmtree(half_made, ignore_errors=True)
+        shutil.rmtree(hidden, ignore_errors=True)
     return record
 
 
-def restore(source: Path, data: Path) -> dict[str, Any]:
+def copy_out(source: Path, target: Path, step: Step = lambda *_: None) -> dict[str, Any]:
+    """Copy a backup to a new place, which is there when it is whole.
+
+    Args:
+        step: told how many bytes of how many are copied.
+
+    Raises:
+        ConflictError: if something lies there.
+    """
+    record = read_record(source)
+    _copy_tree(source, target, "target", record, step)
+    return record
+
+
+def restore(source: Path, data: Path, step: Step = lambda *_: None) -> dict[str, Any]:
     """Make a data directory of a backup.
 
     Raises:
         NotFoundError: if the source is no backup.
         ConflictError: if there is a data directory already.
     """
-    try:
-        record = json.loads((source / RECORD).read_bytes())
-    except (OSError, ValueError) as error:
-        raise NotFoundError(f"No backup at '{source.name}': it must have a `{RECORD}`.") from error
-    _check_free(data, "data")
-    half_made = data.with_name(f".{data.name}.{secrets.token_hex(4)}")
-    try:
-        shutil.copytree(source, half_made, ignore=shutil.ignore_patterns(RECORD))
-        os.sync()
-        if data.is_dir():
-            data.rmdir()
-        os.rename(half_made, data)
-    finally:
-        shutil.rmtree(half_made, ignore_errors=True)
+    record = read_record(source)
+    _copy_tree(source, data, "data", record, step, without=RECORD)
     return record
 
 
-def _check_free(place: Path, name: str) -> None:
+def check_free(place: Path, name: str) -> None:
+    """Refuse a place where something lies."""
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise ConflictError(
             f"`{name}` must be a new or empty directory, got '{place.name}', which holds something.",
@@ -112,95 +113,128 @@ def _check_free(place: Path, name: str) -> None:
         )
 
 
-def _units(data: Path) -> Iterator[_Unit]:
-    """Yield everything there is, each vault with the log that is ahead of it."""
-    taken: set[Path] = set()
-    for directory in sorted((data / "buffers").iterdir()):
-        try:
-            config = load_config(directory)
-        except FbxError:  # half made, or damaged: nothing was acknowledged, or nothing can be said of it
-            continue
-        vault = Path("vaults", config.persist_to) if config.persist_to else None
-        taken |= {vault} if vault else set()
-        here = Path("buffers", directory.name)
-        yield _Unit(directory.name, here / "log", (here,), vault)
-    for place in find_places(data, None):
-        vault = place.path.relative_to(data)
-        catalog = place.catalog.relative_to(data)
-        log = catalog / "log" if (data / catalog / "log").is_dir() else None
-        if vault not in taken:
-            yield _Unit(place.key, log, (catalog,), vault)
+def read_record(source: Path) -> dict[str, Any]:
+    """Return what a backup says of itself."""
+    try:
+        return json.loads((source / RECORD).read_bytes())
+    except (OSError, ValueError) as error:
+        raise NotFoundError(f"No backup at '{source.name}': it must have a `{RECORD}`.") from error
 
 
-def _copy_unit(data: Path, target: Path, unit: _Unit) -> None:
-    with contextlib.ExitStack() as stack:
-        segments: dict[str, BinaryIO] = {}
-        _open_segments(data, unit, segments, stack)
-        for beside in (*unit.beside, *([unit.log] if unit.log else [])):
-            _copy_small(data / beside, target / beside)
-        if unit.vault is not None and (data / unit.vault).is_dir():
-            _copy_vault(data / unit.vault, target / unit.vault)
-        _open_segments(data, unit, segments, stack)
-        for name, file in segments.items():
-            with open(target / unit.log / name, "wb") as copy:
-                shutil.copyfileobj(file, copy, 1 << 20)
+def _cut(data: Path, target: Path, logs: Sequence[Log]) -> tuple[_Cut, float]:
+    """Give every file of the moment its second name; returns what was found, and for how long all stood."""
+    cut = _Cut()
+    with contextlib.ExitStack() as held:
+        began = time.monotonic()
+        for log in logs:
+            held.enter_context(log.still())
+        if (data / _DATABASE).is_file():
+            cut.database = _snapshot(data / _DATABASE)
+        for here in _directories(data):
+            with contextlib.suppress(FileNotFoundError):  # taken away right now
+                _link_files(data, target, here, cut)
+        return cut, time.monotonic() - began
 
 
-def _open_segments(
-    data: Path, unit: _Unit, segments: dict[str, BinaryIO], stack: contextlib.ExitStack
+def _directories(data: Path) -> Iterator[Path]:
+    """Yield what belongs to a backup, relative to the data directory, without data files of vaults."""
+    buffers = [here for here in (data / "buffers").iterdir() if (here / CONFIG).is_file()]  # else half made
+    for root in (*sorted(buffers), *(data / name for name in _FOLDERS)):
+        for directory, names, files in os.walk(root):
+            is_vault, half_made = MANIFEST in files, "." if root.name == "snapshots" else HALF_MADE
+            names[:] = [] if is_vault else [name for name in names if not name.startswith(half_made)]
+            yield Path(directory).relative_to(data)
+
+
+def _link_files(data: Path, target: Path, here: Path, cut: _Cut) -> None:
+    """Link the files of a directory; the last segment of a log is only noted."""
+    (target / here).mkdir(parents=True, exist_ok=True)
+    names = [path.name for path in (data / here).iterdir() if path.is_file() and not path.is_symlink()]
+    segments = sorted(name for name in names if name.endswith(".log"))
+    if segments:
+        cut.tails[here / segments[-1]] = (data / here / segments[-1]).stat().st_size
+    for name in names:
+        if name not in segments[-1:] and not name.startswith(".") and not name.endswith((".tmp", ".__lock")):
+            _link(data / here / name, target / here / name)
+    if MANIFEST in names:
+        cut.vaults.append(here)
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except PermissionError:  # a file system without links
+        shutil.copy2(source, target)
+
+
+def _link_data(source: Path, target: Path) -> bool:
+    """Link the data files of a vault; says whether it was still there."""
+    (target / "d").mkdir(exist_ok=True)
+    try:
+        for path in (source / "d").iterdir():
+            if not path.name.endswith(".__lock"):
+                _link(path, target / "d" / path.name)
+    except FileNotFoundError:  # it went to the trash meanwhile
+        shutil.rmtree(target)
+        return False
+    return True
+
+
+def _copy_start(source: Path, target: Path, length: int) -> None:
+    """Copy the first bytes of a file, which are never changed."""
+    with contextlib.suppress(FileNotFoundError), open(source, "rb") as file, open(target, "wb") as copy:
+        while length and (piece := file.read(min(length, 1 << 20))):
+            copy.write(piece)
+            length -= len(piece)
+
+
+def _snapshot(path: Path) -> sqlite3.Connection:
+    """Begin to read a database as it is now."""
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    connection.execute("begin")
+    connection.execute("select count(*) from sqlite_master").fetchone()
+    return connection
+
+
+def _copy_database(source: sqlite3.Connection, target: Path) -> None:
+    with contextlib.closing(source), contextlib.closing(sqlite3.connect(target)) as copy:
+        source.backup(copy)
+
+
+def _record(made: Path, vaults: Sequence[Path], pause_s: float) -> dict[str, Any]:
+    files = [path for path in made.rglob("*") if path.is_file()]
+    return {
+        "created_at": iso(time.time()),
+        "pause_ms": round(pause_s * 1000, 1),
+        "files": len(files),
+        "bytes": sum(path.stat().st_size for path in files),
+        "buffers": sorted(path.parent.name for path in made.glob(f"buffers/*/{CONFIG}")),
+        "vaults": sorted(str(path.relative_to("vaults")) for path in vaults),
+    }
+
+
+def _copy_tree(
+    source: Path, target: Path, name: str, record: dict[str, Any], step: Step, without: str = ""
 ) -> None:
-    """Open the segments there are: an open one can be read even if it is dropped."""
-    for path in sorted((data / unit.log).glob("*.log")) if unit.log else ():
-        if path.name not in segments:
-            with contextlib.suppress(FileNotFoundError):
-                segments[path.name] = stack.enter_context(path.open("rb"))
+    check_free(target, name)
+    hidden = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    done = 0
 
+    def copy(one: str, other: str) -> None:
+        nonlocal done
+        shutil.copy2(one, other)
+        done += os.stat(other).st_size
+        step(done, record["bytes"])
 
-def _copy_small(source: Path, target: Path) -> None:
-    """Copy the files of a directory that are replaced whole, without segments and what is half written."""
-    target.mkdir(parents=True, exist_ok=True)
-    for path in source.iterdir() if source.is_dir() else ():
-        if path.is_file() and path.suffix not in (".log", ".tmp") and not path.name.startswith("."):
-            with contextlib.suppress(FileNotFoundError):
-                shutil.copy2(path, target / path.name)
-
-
-def _copy_vault(source: Path, target: Path) -> None:
-    """Copy a vault as one of its manifests says; again if a sweep took a file away meanwhile."""
-    (target / "d").mkdir(parents=True)
-    for _ in range(_TRIES):
-        manifest = read_manifest(source)
-        try:
-            for path in (*source.glob("*"), *(source / "d").glob("*")):
-                copy = target / path.relative_to(source)
-                is_stored = path.name == MANIFEST or path.name.endswith(".__lock") or path.is_dir()
-                if not is_stored and not copy.exists():
-                    shutil.copy2(path, copy)
-        except FileNotFoundError:
-            continue
-        write_atomic(target / MANIFEST, manifest)
-        return
-    raise DamagedError(
-        f"Vault '{source.parent.name}/{source.name}' must stand still for a moment, got swept every time.",
-        file=MANIFEST,
-    )
-
-
-def _copy_snapshots(source: Path, target: Path) -> None:
-    """Copy what never changes, without what is being written; one that is deleted meanwhile is left out."""
-    for path in sorted(source.glob("*/*")):
-        if path.is_dir() and not path.name.startswith("."):
-            try:
-                shutil.copytree(path, target / path.relative_to(source))
-            except (FileNotFoundError, shutil.Error):
-                shutil.rmtree(target / path.relative_to(source), ignore_errors=True)
-
-
-def _copy_database(data: Path, target: Path) -> None:
-    path = data / "flashdeck.db"
-    if path.is_file():
-        with (
-            contextlib.closing(sqlite3.connect(path)) as source,
-            contextlib.closing(sqlite3.connect(target / path.name)) as copy,
-        ):
-            source.backup(copy)
+    try:
+        shutil.copytree(
+            source, hidden, copy_function=copy, ignore=shutil.ignore_patterns(*([without] if without else []))
+        )
+        os.sync()
+        if target.is_dir():
+            target.rmdir()
+        os.rename(hidden, target)
+    except (OSError, shutil.Error) as error:
+        raise StorageError(f"The backup must be copied whole, got {str(error)[:200]!r}.") from error
+    finally:
+        shutil.rmtree(hidden, ignore_errors=True)

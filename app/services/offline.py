@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -9,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from app.services.adoption import adopt_files, describe
+from app.services.backup import make
 from app.services.files import find_buffers
 from app.services.folders import Place, find_places
 from app.services.lock import DataLock
@@ -45,6 +48,18 @@ def held(data: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+@contextmanager
+def made_backup(data: Path) -> Iterator[Path]:
+    """Give a backup of a data directory that nobody serves; it goes at the end."""
+    with held(data):
+        place = data / "backups" / f"offline-{time.time_ns()}"
+        make(data, place)
+        try:
+            yield place
+        finally:
+            shutil.rmtree(place)
 
 
 def sweep_all(data: Path, names: Sequence[str], asked: Asked, step: Step) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from app.services import chains, mirror, vaults
+from app.services.backups import NO_SWEEP
 from app.services.deck import Deck, VaultEntry
 from fbxcore.errors import ConflictError
 from fbxcore.vault.freeing import free
@@ -40,9 +41,12 @@ async def run(deck: Deck, entry: VaultEntry, asked: Asked) -> dict[str, Any]:
     await _check_records(deck, entry)
     place, reading = entry.place, list(entry.reading)
     needed = _steps_of_the_ring(deck, entry)
-    swept = await vaults.with_writer(
-        deck, entry, lambda writer: sweep_vault(writer, place.catalog, asked, reading=reading, needed=needed)
-    )
+    async with deck.name_locks[NO_SWEEP]:
+        swept = await vaults.with_writer(
+            deck,
+            entry,
+            lambda writer: sweep_vault(writer, place.catalog, asked, reading=reading, needed=needed),
+        )
     await deck.refresh(entry, anyway=True)
     return {"vault": place.key, **swept}
 

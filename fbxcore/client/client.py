@@ -132,5 +132,13 @@ class Client:
         """Let the server look for vaults in its folders now."""
         return self._json("POST", "scan")
 
+    def create_backup(self) -> dict[str, Any]:
+        """Let the server make a backup of everything as of now, in its data directory."""
+        return self._json("POST", "backups")
+
+    def delete_backup(self, id: str) -> None:
+        """Delete a backup in the server's data directory."""
+        self._json("DELETE", "backups", id)
+
     def _json(self, method: str, *path: str, content: Any = None) -> Any:
         return requests.read_json(self._transport.send(requests.send_json(method, *path, content=content)))

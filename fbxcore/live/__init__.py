@@ -14,6 +14,7 @@ from fbxcore.live.housekeeping import METRICS
 from fbxcore.live.live_buffer import LiveBuffer
 from fbxcore.live.live_mixer import LiveMixer
 from fbxcore.live.live_vault import Appended, LiveVault
+from fbxcore.live.log import Log
 from fbxcore.live.mixer_config import MIXER, MIXER_FIELDS, MixerConfig, load_any_config
 from fbxcore.live.ring import new_room
 from fbxcore.live.rows import ENDS
@@ -34,6 +35,7 @@ __all__ = [
     "LiveBuffer",
     "LiveMixer",
     "LiveVault",
+    "Log",
     "MixerConfig",
     "RunAdded",
     "Sample",

@@ -42,6 +42,7 @@ from fbxcore.live.gate import Gate
 from fbxcore.live.histograms import histogram_of
 from fbxcore.live.housekeeping import Housekeeper
 from fbxcore.live.journal import Journal
+from fbxcore.live.log import Log
 from fbxcore.live.queue_ring import QueueRing
 from fbxcore.live.recovery import restore_ring
 from fbxcore.live.ring import Ring, Room, new_room
@@ -263,6 +264,11 @@ class LiveBuffer:
         """Timesteps over all rows that are in no vault."""
         persister = self._journal.persister
         return self._ring.size if persister is None else persister.pending * self.layout.rows_in_step
+
+    @property
+    def log(self) -> Log:
+        """The log of everything that changed it."""
+        return self._journal.log
 
     @property
     def vault_writer(self) -> VaultWriter | None:

@@ -17,6 +17,7 @@ from fbxcore.live.applied import Applied
 from fbxcore.live.checkpoint import Checkpoint, Counters
 from fbxcore.live.frames import Frame, Kind
 from fbxcore.live.journal import Journal
+from fbxcore.live.log import Log
 from fbxcore.live.persister import Persister
 from fbxcore.spec import check_leaves
 from fbxcore.types import Leaves
@@ -82,6 +83,11 @@ class LiveVault:
     @property
     def _persister(self) -> Persister:
         return self._journal.persister
+
+    @property
+    def log(self) -> Log:
+        """The log before the vault."""
+        return self._journal.log
 
     @property
     def writer(self) -> VaultWriter:

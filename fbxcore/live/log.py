@@ -10,6 +10,7 @@ Segments are files named by their first sequence number (`segments`); a new one 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import queue
@@ -62,7 +63,14 @@ class Log:
         self._broken: StorageError | None = None
         self._is_gap = False  # whether the next frame does not follow the last segment's
         self._lock = threading.Lock()  # over `segments` and `_file`, which `drop` touches from elsewhere
+        self._still = threading.Lock()  # held while a group is written, and while segments go
         self._thread: threading.Thread | None = None
+
+    @contextlib.contextmanager
+    def still(self) -> Iterator[None]:
+        """Hold the log as it is: nothing is written or acknowledged, and no segment goes."""
+        with self._still:
+            yield
 
     def replay(
         self, *, covered: int = 0, progress: Callable[[int, int], None] = lambda _done, _total: None
@@ -98,15 +106,15 @@ class Log:
 
     def drop(self, *, below_sequence: int, below_position: int) -> int:
         """Delete leading segments whose frames all lie below both marks; return how many."""
-        with self._lock:
+        with self._still, self._lock:
             gone = []
             for segment in self.segments[:-1]:
                 if segment.next_sequence > below_sequence or segment.end_position > below_position:
                     break
                 gone.append(segment)
             del self.segments[: len(gone)]
-        for segment in gone:
-            segment.path.unlink()
+            for segment in gone:
+                segment.path.unlink()
         return len(gone)
 
     def set_durability(self, durability: str) -> Future[int]:
@@ -118,7 +126,7 @@ class Log:
 
     def remove_segments(self) -> None:
         """Delete what was written, which a log without durability does not need."""
-        with self._lock:
+        with self._still, self._lock:
             self._close_file()
             for segment in self.segments:
                 segment.path.unlink(missing_ok=True)
@@ -196,7 +204,8 @@ class Log:
             frame.sequence, frame.position = sequence, position
             sequence, position = sequence + 1, frame.end
         try:
-            self._write([frame for frame, _ in group])
+            with self._still:
+                self._write([frame for frame, _ in group])
         except StorageError as error:
             for _, failed in group:
                 failed(error)
