@@ -31,6 +31,7 @@ from fbxcore.vault.store import VaultWriter
 MARKS_KEY = "_flashdeck/rows"
 _MOST_STEPS = 4096
 _MOST_BYTES = 8 << 20
+_MOST_WAITING_BYTES = 64 << 20  # of all episodes together, well below what holds writers back
 
 
 @dataclass(frozen=True)
@@ -168,6 +169,8 @@ class SegmentPersister:
                 del self._runs[row]
             elif run.steps >= _MOST_STEPS or run.num_bytes >= _MOST_BYTES:
                 self._emit(row)
+            if self._bytes > _MOST_WAITING_BYTES:
+                self._emit_before(1 << 63)
             self._give()
 
     def _take(self, row: int, run: _Run, frame: Frame) -> None:

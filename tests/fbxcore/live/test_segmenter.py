@@ -158,6 +158,18 @@ async def test_the_log_is_dropped_once_vault_and_base_have_it(opened, monkeypatc
     assert buffer._journal.log.num_bytes < 65_000
 
 
+async def test_what_waits_of_many_episodes_is_bounded(opened, monkeypatch):
+    """Three episodes that each wait below their own bound are written once they are too much together."""
+    monkeypatch.setattr("fbxcore.live.segmenter._MOST_WAITING_BYTES", 400)
+    buffer = await opened(kept())
+    waiting = []
+    for sequence in range(12):
+        await buffer.add(run(sequence, sequence), writer="abc"[sequence % 3], sequence=sequence)
+        waiting.append(buffer._journal.persister._bytes)
+
+    assert max(waiting) <= 400 and buffer._journal.persister.pending == 24  # given over, not committed yet
+
+
 async def test_a_vault_that_fails_keeps_everything_in_the_log(opened, tmp_path, monkeypatch):
     """While commits fail, adds go on; afterwards the vault gets all of them once."""
     buffer = await opened(kept())
