@@ -165,3 +165,31 @@ def test_the_page_shows_who_writes(api: Api, made: str) -> None:
     assert "each row of 20 slots goes on by itself" in shown and "write head at slot" not in shown
     assert ".writer(&#34;me&#34;) as writer:" in shown and "experience?writer=me&amp;end=cut" in shown
     assert api.get(f"{page}.json").json()["buffer"]["config"]["writers"] == "independent"
+
+
+def test_it_is_changed_while_it_runs_and_begun_again_from_a_snapshot(api: Api, made: str) -> None:
+    """A limiter counts all rows, durability goes to none and back, a snapshot has open episodes too."""
+    send(api, f"{made}/experience?writer=a&sequence=1", steps(0, 1, 2))
+    api.patch(made, json={"rate_limiter": {"samples_per_insert": 1.0, "min_size": 4, "error_buffer": 40}})
+    assert_refused(api.get(f"{made}/sample"), 503, "rate_limited", "3 timesteps added")
+    assert api.patch(made, json={"rate_limiter": None}).status_code == 200
+    for durability in ("none", "os", "fsync"):
+        assert api.patch(made, json={"durability": durability}).json()["durability"] == durability
+    assert send(api, f"{made}/experience?writer=a&sequence=2", steps(3)).json()["durable"] is True
+    snapshot = api.post(f"{made}/snapshot").json()["id"]
+    name = next(_NAMES)
+    begun = api.post("/api/v1/buffers", json={"name": name, "from": {"snapshot": snapshot}})
+
+    assert begun.status_code == 201, begun.text
+    other = f"/api/v1/buffers/{name}"
+    added = send(api, f"{other}/experience?writer=a&sequence=3", steps(4)).json()
+    assert (added["steps"], added["episode"], added["size"]) == (5, 1, 5)
+    assert pairs(api, other) == {(0, 1), (1, 2), (2, 3), (3, 4)}
+
+
+def test_it_cannot_begin_with_a_vault(api: Api) -> None:
+    """Timesteps of a vault say nothing of rows and episodes: that is not served."""
+    body = {"name": next(_NAMES), "kind": "flat", "spec": SPEC, "writers": "independent", "max_length": 40,
+            "min_length": 2, "sample_batch_size": 4, "from": {"vault": "run/1"}}  # fmt: skip
+
+    assert_refused(api.post("/api/v1/buffers", json=body), 422, "not_supported", "independent")
