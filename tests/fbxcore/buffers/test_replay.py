@@ -147,6 +147,46 @@ def test_without_ends_it_is_the_bootstrapped_return():
         np.testing.assert_allclose(target, expected, rtol=1e-5)
 
 
+def stepwise(rewards, discounts, truncated, held, n, has_next):
+    """Return return, discount and steps of one sequence, step by step."""
+    total, discount, num_steps = 0.0, 1.0, 0
+    for k in range(min(n, held)):
+        is_terminal = discounts[k] == 0
+        if not is_terminal and not has_next and (truncated[k] or k + 1 == held):
+            break  # the state behind this step is nowhere
+        total += discount * rewards[k]
+        discount *= discounts[k]
+        num_steps += 1
+        if is_terminal or truncated[k]:
+            break
+    return total, discount, num_steps
+
+
+@pytest.mark.parametrize("has_next", [False, True])
+def test_n_step_transitions_are_those_of_a_loop_over_steps(has_next):
+    """2,000 random sequences with ends and masks anywhere, also both at once, for n from 1 to 5."""
+    rng = np.random.default_rng(1)
+    shape = (2000, 6)
+    obs = np.arange(12_000).reshape(shape)
+    rewards = rng.integers(-8, 9, shape).astype(np.float32)
+    discounts = np.where(rng.random(shape) < 0.15, 0.0, 0.5).astype(np.float32)
+    truncated = rng.random(shape) < 0.15
+    held = rng.integers(1, 7, shape[0])
+    mask = np.arange(6) < held[:, None]
+    options = {"next_observations": obs + 100_000} if has_next else {}
+    for n in range(1, 6):
+        found = n_step(obs, rewards, discounts, n, truncated=truncated, mask=mask, **options)
+        rows = zip(rewards, discounts, truncated, held, strict=True)
+        expected = np.array([stepwise(*row, n, has_next) for row in rows])
+        second = obs[:, 0] + expected[:, 2] + (100_000 - 1 if has_next else 0)
+        needed = (expected[:, 1] > 0) & (expected[:, 2] > 0)
+
+        np.testing.assert_array_equal(found.returns, expected[:, 0])  # exact: halves of small integers
+        np.testing.assert_array_equal(found.discounts, expected[:, 1])
+        np.testing.assert_array_equal(found.num_steps, expected[:, 2])
+        np.testing.assert_array_equal(np.asarray(found.second)[needed], second[needed])
+
+
 @pytest.mark.parametrize("n", [0, 4, 5])
 def test_more_steps_than_a_sequence_holds_are_refused(n):
     """Sequences of four hold three steps, or four with next observations."""
