@@ -52,13 +52,15 @@ async def live_through(buffer, *, checkpoints=True):
     await buffer._housekeeper.log_sampled()
 
 
-async def whole_state(buffer):
-    """Return every field of every view by name."""
-    ring = buffer._ring
+def _ring_state(ring):
     state = {f"counters.{name}": value for name, value in dataclasses.asdict(ring.counters).items()}
     state |= {f"bookkeeping.{name}": array for name, array in ring.bookkeeping().items()}
-    for name, leaf in ring.state.experience.items():
-        state[f"experience.{name}"] = np.array(leaf)
+    return state | {f"experience.{name}": np.array(leaf) for name, leaf in ring.state.experience.items()}
+
+
+async def whole_state(buffer):
+    """Return every field of every view by name."""
+    state = await buffer._engine.ask(_ring_state)  # which else may be compiling for requests to come
     state |= {f"answer.{name}": value for name, value in buffer.describe().items() if name != "persisted"}
     ledger = buffer._journal.ledger.to_json()
     state |= {"keys": ledger["keys"], "writers": ledger["writers"], "log": buffer._journal.log.id}

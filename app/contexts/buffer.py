@@ -22,7 +22,7 @@ RISKS = {
     "os": "What was acknowledged survives a crash of the service, but not a power loss.",
     "none": "A crash loses everything that is not yet committed to a vault.",
 }
-FIELDS = {"priority": "Priority", "age": "Age"}
+FIELDS = {"priority": "Priority", "age": "Age", "cluster": "Cluster"}
 
 
 @dataclass(frozen=True)
@@ -198,12 +198,18 @@ def risk_pill(state: live.State) -> Pill:
     return Pill(text, tone, RISKS.get(state["durability"], ""))
 
 
+def fields_of(state: live.State) -> list[str]:
+    """What a histogram can be of, the most telling first."""
+    if state["kind"] == "clustered":
+        return ["cluster"]
+    return ["priority", "age"] if str(state["kind"]).startswith("prioritised") else ["age"]
+
+
 def histogram_panel(
     state: live.State, answer: Mapping[str, Any] | None, field: str, why_empty: str = ""
 ) -> HistogramPanel:
     """The drawn histogram of an answer of `GET …/histogram`."""
-    is_prioritised = str(state["kind"]).startswith("prioritised")
-    names = {k: v for k, v in FIELDS.items() if k != "priority" or is_prioritised}
+    names = {name: FIELDS[name] for name in fields_of(state)}
     links = [Link(text, f"?field={key}#distribution", key == field) for key, text in names.items()]
     if answer is None:
         return HistogramPanel(links, field, None, Pill("nothing to count"), why_empty or "No items yet.")

@@ -19,6 +19,7 @@ KINDS = {
     "prioritised_item": "single items, by priority",
     "prioritised_trajectory": "sequences, by priority",
     "trajectory_queue": "sequences, each once and in order",
+    "clustered": "single items, each cluster as often as any other",
     "mixer": "samples of several buffers, joined",
 }
 FEW = 50  # buffers that one stream may tell about whole

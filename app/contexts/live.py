@@ -14,7 +14,7 @@ QUEUE = ("waiting", "reserved", "taken")  # what only a queue has
 
 def unit_of(state: State) -> str:
     """What a buffer holds: timesteps, or items."""
-    return "items" if str(state["kind"]).endswith("item") else "timesteps"
+    return "items" if str(state["kind"]).endswith(("item", "clustered")) else "timesteps"
 
 
 def short_unit_of(state: State) -> str:

@@ -128,8 +128,9 @@ async def show_buffer(
     rates = events.recent_rates(buffer, WINDOWS.get(window, WINDOWS["5m"])[1])
     if isinstance(buffer, LiveMixer):
         return _answer(request, await _mixer_page(request, deck, state, rates, window, seed), as_json)
-    field = field or ("priority" if state["kind"].startswith("prioritised") else "age")
-    bins = max(1, min(BINS, state["size"] // state["rows"])) if field == "age" else BINS
+    field = field or buffer_context.fields_of(state)[0]
+    most = buffer.layout.num_clusters or state["size"] // state["rows"]
+    bins = BINS if field == "priority" else max(1, min(BINS, most))
     histogram = await buffer.histogram(field, bins) if state["size"] else None
     sample, refusal = await _try_sample(deck, state, seed)
     page = buffer_context.buffer_page(

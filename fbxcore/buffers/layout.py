@@ -62,6 +62,13 @@ _QUEUE = {
     "max_length_time_axis": None,
     "max_size": None,
 }
+_CLUSTERED = {
+    "max_length": REQUIRED,
+    "min_length": REQUIRED,
+    "sample_batch_size": REQUIRED,
+    "num_clusters": REQUIRED,
+    "cluster_leaf": REQUIRED,
+}
 _PRIORITISED = {"priority_exponent": 0.6, "device": "cpu"}
 
 ARGUMENTS: Final[dict[str, dict[str, Any]]] = {
@@ -72,10 +79,11 @@ ARGUMENTS: Final[dict[str, dict[str, Any]]] = {
     "prioritised_item": _ITEM | _PRIORITISED,
     "prioritised_trajectory": _TRAJECTORY | _PRIORITISED,
     "trajectory_queue": _QUEUE,
+    "clustered": _CLUSTERED,
 }
 """The arguments of each kind, by Flashbax's names, with their defaults."""
 
-KINDS_LATER: Final = ("mixer", "clustered", "data_buffer")
+KINDS_LATER: Final = ("mixer", "data_buffer")
 
 
 @dataclass(frozen=True)
@@ -115,6 +123,8 @@ class Layout:
     independent: bool = False  # each row advances on its own, in runs that no item leaves
     missing_axes: tuple[int, ...] = ()  # which of the axes [B, K] a batch given to a flat face leaves out
     add_sequence_length: int | None = None  # of a queue: what it says there is room for
+    num_clusters: int = 0  # of a clustered buffer, …
+    cluster_leaf: str = ""  # … and the leaf that says which one an item is of
     warnings: tuple[str, ...] = ()
 
     @property
@@ -126,6 +136,11 @@ class Layout:
     def is_queue(self) -> bool:
         """Whether every timestep is handed out once, in the order it came."""
         return self.add_sequence_length is not None
+
+    @property
+    def keeps_base(self) -> bool:
+        """Whether it may hold a timestep for ever, however much comes after it."""
+        return self.independent or self.num_clusters > 0
 
     @property
     def stride(self) -> int:
@@ -180,6 +195,8 @@ def layout_of(kind: str, arguments: Mapping[str, Any], *, independent: bool = Fa
     given = _with_defaults(kind, arguments)
     if "add_sequence_length" in given:
         layout = _queue_layout(kind, given)
+    elif "num_clusters" in given:
+        layout = _clustered_layout(kind, given)
     elif "max_length_time_axis" in given:
         layout = _trajectory_layout(kind, given, independent=independent)
     else:
@@ -351,6 +368,38 @@ def _queue_layout(kind: str, given: dict[str, Any]) -> Layout:
         flat=False,
         add_sequence_length=integer_of(given, "add_sequence_length", at_least=1),
         warnings=tuple(warnings),
+    )
+
+
+def _clustered_layout(kind: str, given: dict[str, Any]) -> Layout:
+    clusters = integer_of(given, "num_clusters", at_least=1)
+    max_length = integer_of(given, "max_length", at_least=clusters)
+    capacity = max_length - max_length % clusters
+    min_length = integer_of(given, "min_length", at_least=0)
+    if min_length > capacity:
+        raise InvalidArgumentError(
+            f"`min_length` must be at most {capacity} (`max_length` {max_length} over {clusters} clusters), "
+            f"got {min_length}.",
+            loc=("min_length",),
+        )
+    if not isinstance(given["cluster_leaf"], str):
+        raise InvalidArgumentError(
+            f"`cluster_leaf` must name a leaf, got {given['cluster_leaf']!r:.80}.", loc=("cluster_leaf",)
+        )
+    return Layout(
+        kind=kind,
+        rows=1,
+        time_axis=capacity,
+        min_time_axis=max(min_length, 1),
+        sample_batch_size=integer_of(given, "sample_batch_size", at_least=1),
+        sequence_length=1,
+        period=1,
+        priority_exponent=None,
+        items=True,
+        flat=False,
+        num_clusters=clusters,
+        cluster_leaf=given["cluster_leaf"],
+        warnings=tuple(cut_by_rows("max_length", max_length, clusters, "clusters", "items")),
     )
 
 

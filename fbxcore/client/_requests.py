@@ -83,6 +83,7 @@ class Sample:
     generations: np.ndarray | None = None  # [N]
     probabilities: np.ndarray | None = None  # [N]
     weights: np.ndarray | None = None  # [N]
+    clusters: np.ndarray | None = None  # [N], of a clustered buffer
     seed: int | None = None
     position: int | None = None
 

@@ -1,4 +1,4 @@
-"""The log of independent writers begins from a base: all of the ring, written down now and then.
+"""The log of independent writers, and of clusters, begins from a base: all of the ring, written now and then.
 
 In lockstep the log is as long as the ring, and old segments go one after the other. Rows that advance on
 their own may hold a timestep for ever, while the log grows with the others. Whenever it has grown by as much
@@ -57,7 +57,10 @@ class BaseKeeper:
         below = counters.sequence + 1
         if isinstance(persister, SegmentPersister):
             below = min(below, persister.low_sequence)
-        await asyncio.to_thread(log.drop, below_sequence=below, below_position=1 << 63)
+        position = 1 << 63
+        if persister is not None and not isinstance(persister, SegmentPersister):
+            position = persister.applied.position
+        await asyncio.to_thread(log.drop, below_sequence=below, below_position=position)
         self._log_bytes, self._last_sequence = log.num_bytes, counters.sequence
 
 

@@ -47,7 +47,21 @@ def check_experience(
             f"queue, got {steps}. Send it in smaller parts.",
             loc=(name,),
         )
+    if layout.num_clusters:
+        _check_clusters(config, checked)
     return checked, steps
+
+
+def _check_clusters(config: BufferConfig, leaves: Leaves) -> None:
+    name, number = config.layout.cluster_leaf, config.layout.num_clusters
+    clusters = leaves[name][0]
+    bad = np.flatnonzero((clusters < 0) | (clusters >= number))
+    if len(bad):
+        raise InvalidArgumentError(
+            f"Leaf `{name}` must be clusters from 0 to {number - 1}, got {clusters[bad[0]]} at position "
+            f"{bad[0]}. Nothing was added.",
+            loc=(name,),
+        )
 
 
 def check_no_end(end: str | None) -> None:

@@ -136,7 +136,19 @@ class BufferConfig:
             self.rate_limiter.check(self.layout)
         if self.layout.independent:
             self._check_independent()
+        if self.layout.num_clusters:
+            self._check_clusters()
         return self
+
+    def _check_clusters(self) -> None:
+        leaf = self.spec.get(self.layout.cluster_leaf)
+        if leaf is None or leaf.shape or "int" not in leaf.dtype:
+            got = "none of that name" if leaf is None else f"shape {list(leaf.shape)} of {leaf.dtype}"
+            raise InvalidArgumentError(
+                f"`cluster_leaf` must name a leaf of single integers, got "
+                f"{self.layout.cluster_leaf!r:.80}: {got}.",
+                loc=("cluster_leaf",),
+            )
 
     def _check_queue(self) -> None:
         if self.rate_limiter is not None:

@@ -30,11 +30,11 @@ def describe_buffer(
     """Return the whole answer about a buffer; with fresh counters, about one that is not made yet.
 
     Args:
-        ring: of independent writers, whose counters do not say what each row holds.
+        ring: of independent writers and clusters, whose counters do not say what each row holds.
     """
     layout = config.layout
     position = counters.position - counters.ring_start
-    if layout.independent:
+    if layout.keeps_base:
         held = 0 if ring is None else ring.held
     else:
         held = counters.position - counters.taken if layout.is_queue else min(position, layout.time_axis)

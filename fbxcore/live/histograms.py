@@ -30,6 +30,8 @@ def priority_histogram(weights: np.ndarray, exponent: float, bins: int) -> dict[
 async def histogram_of(config: BufferConfig, engine: Engine, field: str, bins: int) -> dict[str, Any]:
     """Return bin edges and counts of `priority` or `age` over all items of a buffer."""
     layout = config.layout
+    if layout.num_clusters:
+        return cluster_histogram(field, await engine.ask(lambda ring: ring.cluster_sizes()), bins)
     if field == "times_sampled":
         raise NotSupportedError(
             "`field` must be priority or age today, got 'times_sampled'.", loc=("query", "field")
@@ -44,6 +46,18 @@ async def histogram_of(config: BufferConfig, engine: Engine, field: str, bins: i
         )
     weights = await engine.ask(lambda ring: ring.weights())
     return await asyncio.to_thread(priority_histogram, weights, layout.priority_exponent, bins)
+
+
+def cluster_histogram(field: str, sizes: np.ndarray, bins: int) -> dict[str, Any]:
+    """Return edges and counts of the items of clusters, whose sizes `[C]` are given."""
+    if field != "cluster":
+        raise InvalidArgumentError(
+            f"`field` must be cluster for kind 'clustered', got {field!r:.80}.", loc=("query", "field")
+        )
+    _check_bins(bins)
+    return _counted("cluster", np.arange(len(sizes), dtype=np.float64), bins, sizes) | {
+        "count": int(sizes.sum())
+    }
 
 
 def _row_sizes(ring: Ring) -> np.ndarray:

@@ -76,7 +76,7 @@ class Housekeeper:
         persister = self._journal.persister
         if persister is not None and persister.error is not None and persister.pending:
             persister.flush().add_done_callback(lambda done: done.exception())
-        if self._ring.layout.independent:
+        if self._ring.layout.keeps_base:
             await self._bases.keep()
         elif len(self._journal.log.segments) > 1:
             await self.checkpoint()
@@ -102,7 +102,7 @@ class Housekeeper:
         journal = self._journal
         if self.config.durability == "none" and journal.persister is None:
             return  # there would be nothing to restore it to
-        if self._ring.layout.independent:
+        if self._ring.layout.keeps_base:
             if self.config.durability == "none":
                 await self._bases.write()
             return  # the log holds all that came since the last base

@@ -33,6 +33,7 @@ from fbxcore.live.checks import (
     check_seed,
     check_timeout,
 )
+from fbxcore.live.clustered_ring import ClusteredRing
 from fbxcore.live.config import BufferConfig, load_config, save_config
 from fbxcore.live.describe import describe_buffer, describe_stats
 from fbxcore.live.durability import change_durability, forget
@@ -126,7 +127,7 @@ class LiveBuffer:
         return buffer
 
     def _open(self, vaults: Path, progress: Callable[[int, int], None], *, is_new: bool, saves: bool) -> None:
-        ring = QueueRing if self.layout.is_queue else Ring
+        ring = QueueRing if self.layout.is_queue else ClusteredRing if self.layout.num_clusters else Ring
         self._ring = ring(self.layout, self.config.spec)  # first: it is what may not fit
         self._engine = Engine(self._ring, self.config.name)
         base = Whole.load(
@@ -279,7 +280,7 @@ class LiveBuffer:
     @property
     def refilled_from(self) -> set[Path]:
         """The vaults that hold timesteps of the ring, for after a restart."""
-        if self._journal.persister is None or self.layout.independent:  # whose ring has its own image
+        if self._journal.persister is None or self.layout.keeps_base:  # whose ring has its own image
             return set()
         return self._journal.persister.stretches.paths_since(self._ring.oldest_of(self._ring.counters))
 
@@ -290,7 +291,7 @@ class LiveBuffer:
             self._ring.counters,
             persister=self._journal.persister,
             limiter=self._gate.describe(),
-            ring=self._ring if self.layout.independent else None,
+            ring=self._ring if self.layout.keeps_base else None,
         )
 
     def stats(self) -> dict[str, Any]:
@@ -377,6 +378,7 @@ class LiveBuffer:
     async def reset(self) -> None:
         """Forget every item; what is in the vault stays there."""
         self._gate.check_open()
+        await self._housekeeper.log_sampled()  # which the limiter counts from a reset on
         await self._journal.put(Frame(Kind.RESET))
 
     async def flush(self) -> Applied | None:

@@ -123,7 +123,8 @@ class MixerConfig:
 
 def _form(layout: Layout) -> tuple[Any, ...]:
     """Return what says which arrays a sample has, and their axes."""
-    return layout.items, layout.flat, layout.sequence_length, layout.priority_exponent is None
+    clustered = layout.num_clusters > 0
+    return layout.items, layout.flat, layout.sequence_length, layout.priority_exponent is None, clustered
 
 
 def _plain(spec: Spec) -> dict[str, tuple[Any, ...]]:

@@ -24,6 +24,21 @@ def pad_steps(x: np.ndarray, steps: int) -> np.ndarray:
     return padded
 
 
+def changed_ranges(before: np.ndarray, after: np.ndarray, length: int) -> list[tuple[int, int]]:
+    """Return what was written as ranges counted over all rows, each a ring of so many slots.
+
+    Args:
+        before: how many steps each row had been given `[B]`.
+        after: how many it has been given now.
+    """
+    ranges = []
+    for row, (first, end) in enumerate(zip(before.tolist(), after.tolist(), strict=True)):
+        begin, count = first % length, min(end - first, length)
+        spans = [(begin, min(begin + count, length)), (0, begin + count - length)]
+        ranges += [(row * length + a, row * length + b) for a, b in spans if a < b]
+    return ranges
+
+
 def pad_vector(x: np.ndarray, length: int) -> np.ndarray:
     """Return `[N]` with zeros behind it, so long."""
     padded = np.zeros(length, x.dtype)

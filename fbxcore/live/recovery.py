@@ -19,7 +19,7 @@ from fbxcore.errors import DamagedError, FbxError
 from fbxcore.live.applied import Applied
 from fbxcore.live.bases import restore_runs
 from fbxcore.live.checkpoint import Checkpoint
-from fbxcore.live.engine import add_leaves, added_answer, apply_frames
+from fbxcore.live.engine import add_leaves, apply_frames
 from fbxcore.live.frames import HEADER_BYTES, Frame, Kind
 from fbxcore.live.journal import Journal
 from fbxcore.live.queue_recovery import restore_queue
@@ -61,7 +61,7 @@ def _restore_checkpoint(
     """Restore what the checkpoint stands for; return the frames behind it."""
     if ring.layout.is_queue:
         return restore_queue(ring, journal, checkpoint, frames, base)
-    if ring.layout.independent:
+    if ring.layout.keeps_base:
         return restore_runs(ring, journal, checkpoint, frames, base)
     counters = checkpoint.counters
     time_axis, rows = ring.layout.time_axis, ring.layout.rows
@@ -135,20 +135,16 @@ def _replay(ring: Ring, journal: Journal, frames: Iterator[Frame]) -> None:
         if is_first:
             _check_that_it_goes_on(ring, group[0])
             is_first = False
-        position = ring.position
         for frame in group:
             journal.log.written_bytes += frame.num_bytes + HEADER_BYTES
             if ring.layout.independent and frame.kind in RUN_KINDS:
                 frame.done = functools.partial(journal.ledger.restore, frame.meta)
-            elif frame.kind is Kind.ADD:
-                position += frame.steps
-                journal.ledger.restore(frame.meta, added_answer(ring, frame, position))
-            elif frame.kind is Kind.TAKE and "key" in frame.meta:
-                frame.done = functools.partial(_note_take, journal, frame.meta)
+            elif frame.kind is Kind.ADD or (frame.kind is Kind.TAKE and "key" in frame.meta):
+                frame.done = functools.partial(_note_answer, journal, frame.meta)
         apply_frames(ring, group)
 
 
-def _note_take(journal: Journal, meta: dict[str, Any], answer: dict[str, Any] | FbxError) -> None:
+def _note_answer(journal: Journal, meta: dict[str, Any], answer: dict[str, Any] | FbxError) -> None:
     if not isinstance(answer, FbxError):
         journal.ledger.restore(meta, answer)
 
@@ -160,7 +156,8 @@ def _catch_up_with_vault(ring: Ring, journal: Journal) -> None:
         return _begin_behind_vault(ring, applied)
     if applied is None or ring.layout.independent or ring.counters.position >= applied.position:
         return
-    if ring.layout.is_queue:  # nobody knows which of them were taken, and none is handed out twice
+    if ring.layout.is_queue or ring.layout.num_clusters:
+        # Nobody knows which of a queue's were taken, and none is handed out twice. Clusters need a base.
         ring.skip_to(applied.position)
         ring.counters = replace(ring.counters, sequence=max(ring.counters.sequence, applied.sequence))
         return

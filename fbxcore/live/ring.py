@@ -20,7 +20,7 @@ from fbxcore.buffers.layout import Layout, bucket_of
 from fbxcore.errors import NotEnoughDataError
 from fbxcore.live.checkpoint import Counters
 from fbxcore.live.draws import Draws
-from fbxcore.live.padding import buckets_to, join_blocks, pad_steps, pad_vector, steps_within
+from fbxcore.live.padding import buckets_to, changed_ranges, join_blocks, pad_steps, pad_vector, steps_within
 from fbxcore.live.rows import Row, as_array, rows_of
 from fbxcore.spec import dtype_of, timestep_bytes
 from fbxcore.types import Leaves, Spec
@@ -277,12 +277,7 @@ class Ring:
         """Return the timesteps written since a mark as ranges, counted over all rows."""
         (epoch, before), (now, after) = mark, self.mark()
         before = before if epoch == now else np.zeros_like(after)
-        ranges, length = [], self.layout.time_axis
-        for row, (first, end) in enumerate(zip(before.tolist(), after.tolist(), strict=True)):
-            begin, count = first % length, min(end - first, length)
-            spans = [(begin, min(begin + count, length)), (0, begin + count - length)]
-            ranges += [(row * length + a, row * length + b) for a, b in spans if a < b]
-        return ranges
+        return changed_ranges(before, after, self.layout.time_axis)
 
     def restore(self, experience: Leaves, bookkeeping: Leaves, counters: Counters) -> None:
         """Take over a whole state; experience is `[B, T, ...]` by slot."""

@@ -106,7 +106,6 @@ def test_a_dry_run_of_put_makes_nothing_and_finds_what_is_there(api: Api) -> Non
 @pytest.mark.parametrize(
     ("change", "code", "field"),
     [
-        ({"kind": "clustered"}, "not_supported", "kind"),
         ({"kind": "data_buffer"}, "not_supported", "kind"),
         ({"kind": "magic"}, "invalid_argument", "kind"),
         ({"kind": None}, "invalid_argument", "kind"),

@@ -12,6 +12,7 @@ from fbxcore.live import LiveBuffer
 from fbxcore.live.checkpoint import FILE, Checkpoint, Counters
 
 pytestmark = pytest.mark.anyio
+KINDS = [kind for kind in ARGUMENTS if kind not in ("trajectory_queue", "clustered")]  # which have their own
 
 
 async def killed_and_opened(buffer, tmp_path, change=lambda directory: None):
@@ -39,7 +40,7 @@ WAYS = ["log only", "checkpoint and log", "checkpoint alone", "stopped"]
 
 @pytest.mark.parametrize("persist_to", [None, "run/1"])
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("kind", [kind for kind in ARGUMENTS if kind != "trajectory_queue"])  # see test_takes
+@pytest.mark.parametrize("kind", KINDS)
 async def test_every_field_is_back(tmp_path, kind, way, persist_to):
     """Schema, leaves of the tree, greatest priority, counts, cursor, generations, limiter, keys, writers."""
     made = made_of(kind, persist_to=persist_to)

@@ -357,7 +357,7 @@ async def test_the_limiter_begins_anew_after_a_reset(opened):
 
 async def test_what_is_not_served_is_refused(opened):
     """Known words of the contract that are not served yet are named, not ignored."""
-    for field, value in {"max_times_sampled": 5, "kind": "mixer", "from": {"snapshot": "1"}}.items():
+    for field, value in {"max_times_sampled": 5, "kind": "mixer", "from": {"episodes": [1]}}.items():
         with pytest.raises(NotSupportedError, match=f"`{field}`"):
             config(**{field: value})
 

@@ -16,6 +16,7 @@ from fbxcore.live import LiveBuffer, adopt_whole, load_config, whole
 from fbxcore.vault.store import VaultReader
 
 pytestmark = pytest.mark.anyio
+KINDS = [kind for kind in ARGUMENTS if kind not in ("trajectory_queue", "clustered")]  # which have their own
 OF_ONE_LOG = {"log", "answer.created_at", "answer.persist_to", "answer.config"}
 
 
@@ -45,7 +46,7 @@ def but(state, *, without=OF_ONE_LOG):
     return {name: value for name, value in state.items() if name not in without}
 
 
-@pytest.mark.parametrize("kind", [kind for kind in ARGUMENTS if kind != "trajectory_queue"])
+@pytest.mark.parametrize("kind", KINDS)
 async def test_a_buffer_begun_from_a_snapshot_is_the_same(tmp_path, opened, kind):
     """Every field of every view, now and after a kill, with what is added behind it."""
     made = made_of(kind)
