@@ -74,8 +74,8 @@ def check_no_end(end: str | None) -> None:
 
 def check_run(
     config: BufferConfig, leaves: Leaves, end: str | None, cast: str | None
-) -> tuple[dict[str, np.ndarray], int]:
-    """Return an independent writer's timesteps `[1, K, ...]`, the true last observation last, and K.
+) -> tuple[dict[str, np.ndarray], int, bool]:
+    """Return a writer's timesteps `[1, K, ...]`, K, and whether the last is the true last observation.
 
     Args:
         leaves: `[T, ...]`, and `final/<leaf>` `[...]` of the leaves that are known after the last step; those
@@ -85,8 +85,8 @@ def check_run(
         raise InvalidArgumentError(
             f"`end` must be one of {', '.join(ENDS)}, got {end!r:.80}.", loc=("query", "end")
         )
-    final = {name: x for name, x in leaves.items() if name.startswith(_FINAL)}
-    rest = {name: x for name, x in leaves.items() if not name.startswith(_FINAL)}
+    final = {} if end is None and len(leaves) == len(config.spec) else _final_of(leaves)
+    rest = {name: x for name, x in leaves.items() if name not in final} if final else leaves
     checked = check_leaves(config.spec, rest, leading=1, cast=cast)
     if final:
         last = _check_final(config, final, end, cast)
@@ -98,7 +98,11 @@ def check_run(
             code="structure_mismatch",
             loc=(name,),
         )
-    return {name: x[None] for name, x in checked.items()}, len(first)
+    return {name: x[None] for name, x in checked.items()}, len(first), bool(final)
+
+
+def _final_of(leaves: Leaves) -> dict[str, np.ndarray]:
+    return {name: x for name, x in leaves.items() if name.startswith(_FINAL)}
 
 
 def _check_final(

@@ -151,9 +151,7 @@ class Journal:
         self.log.append(frame, frame.done)
         return future
 
-    def _finish(
-        self, frame: Frame, answer: dict[str, Any] | None, undo: Callable[[], None] | None
-    ) -> None:
+    def _finish(self, frame: Frame, answer: dict[str, Any] | None, undo: Callable[[], None] | None) -> None:
         if answer is None and undo is not None:
             undo()
         self._settled(frame, answer)

@@ -39,16 +39,15 @@ class Row(NamedTuple):
         """Whether a frame's timesteps are the next ones of what the row holds."""
         return (self.episode, self.steps) == (frame.meta["episode"], frame.meta["step"])
 
-    def after(self, frame: Frame) -> Row:
-        """Return the row once a frame is applied."""
-        meta = frame.meta
+    def after(self, steps: int, meta: dict[str, Any]) -> Row:
+        """Return the row once a frame of so many timesteps is applied."""
         is_same = self.episode == meta["episode"]
-        if frame.kind not in RUN_KINDS:
+        if "metadata" in meta:
             return self._replace(metadata=meta["metadata"]) if is_same else self
         return Row(
             writer=meta["writer"],
             episode=meta["episode"],
-            steps=meta["step"] + frame.steps,
+            steps=meta["step"] + steps,
             is_open="end" not in meta,
             began=self.began if is_same else meta["at"],
             seen=meta["at"],
@@ -99,7 +98,7 @@ class Rows:
         """Whether a writer has a row, or could have one."""
         return writer in self._open or bool(self._free)
 
-    def plan(self, writer: str, kind: Kind, steps: int, at: float, **more: Any) -> Planned:
+    def plan(self, writer: str, steps: int, at: float, **more: Any) -> Planned:
         """Return what a frame of a writer says about its row, which it takes if it has none.
 
         A free row that was the writer's own is taken first, then the one longest not used.
@@ -113,7 +112,7 @@ class Rows:
         else:
             episode, step = self.rows[index].episode, self.rows[index].steps
         meta = {"row": index, "writer": writer, "episode": episode, "step": step, "at": at, **more}
-        before, after = self.rows[index], self.rows[index].after(Frame(kind, meta, steps=steps))
+        before, after = self.rows[index], self.rows[index].after(steps, meta)
         self._put(index, after)
 
         def undo() -> None:

@@ -48,7 +48,7 @@ def apply_runs(ring: Ring, frames: list[Frame]) -> list[dict[str, Any]]:
             runs = _with(ring, runs, frame, index, goes_on=row.goes_on(frame))
             now = min(held[index] + steps, ring.layout.time_axis)
             position, size, held[index] = position + steps, size + now - held[index], now
-        ring.rows[index] = row.after(frame)
+        ring.rows[index] = row.after(steps, meta)
         answers.append({
             "added": steps, "size": size, "position": position, "sequence": frame.sequence,
             "row": index, "episode": meta["episode"], "steps": meta["step"] + steps,
@@ -63,7 +63,7 @@ def apply_runs(ring: Ring, frames: list[Frame]) -> list[dict[str, Any]]:
 def note_metadata(ring: Ring, frame: Frame) -> dict[str, Any]:
     """Apply a frame that describes an episode."""
     index = frame.meta["row"]
-    ring.rows[index] = ring.rows[index].after(frame)
+    ring.rows[index] = ring.rows[index].after(0, frame.meta)
     return {"episode": frame.meta["episode"]}
 
 

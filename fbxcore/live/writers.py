@@ -64,11 +64,11 @@ class Writers:
             UnavailableError: if no row is free after `timeout_ms`, or the limiter still blocks.
         """
         name = _checked(writer)
-        checked, steps = check_run(self._config, leaves, end, cast)
+        checked, steps, has_final = check_run(self._config, leaves, end, cast)
         deadline = asyncio.get_running_loop().time() + check_timeout(timeout_ms)
         self._heard[name] = time.monotonic()
         more = {} if end is None else {"end": end}
-        if any(leaf.startswith("final/") for leaf in leaves):
+        if has_final:
             more["final"] = True
         answer = await self._journal.add(
             checked,
@@ -104,7 +104,7 @@ class Writers:
         if not self._rows.has_row(writer):
             raise self._no_row()
         self._heard[writer] = time.monotonic()
-        return self._rows.plan(writer, Kind.ADD if steps else Kind.CUT, steps, time.time(), **more)
+        return self._rows.plan(writer, steps, time.time(), **more)
 
     def _no_row(self) -> UnavailableError:
         return UnavailableError(
@@ -120,7 +120,7 @@ class Writers:
         found = self._rows.open_row(_checked(writer))
         if found is None:
             return False
-        planned = self._rows.plan(writer, Kind.CUT, 0, found[1].seen, end="cut")
+        planned = self._rows.plan(writer, 0, found[1].seen, end="cut")
         await asyncio.shield(self._journal.put(Frame(Kind.CUT, planned.meta), planned.undo))
         return True
 
