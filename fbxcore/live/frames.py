@@ -81,8 +81,16 @@ class Frame:
 
 
 def bytes_of(spec: Spec, leaves: Leaves) -> list[memoryview]:
-    """Return the canonical body of checked leaves, without copying them."""
-    return [memoryview(leaves[name].reshape(-1).view(np.uint8)) for name in spec]
+    """Return the canonical body of checked leaves; those that the caller could still change are copied."""
+    return [memoryview(_settled(leaves[name]).reshape(-1).view(np.uint8)) for name in spec]
+
+
+def _settled(leaf: np.ndarray) -> np.ndarray:
+    """Return an array that stays as it is: a body waits for its commit long after it was acknowledged."""
+    owner = leaf
+    while isinstance(owner.base, np.ndarray):
+        owner = owner.base
+    return leaf.copy() if leaf.flags.writeable or owner.flags.writeable else leaf
 
 
 def leaves_of(spec: Spec, frame: Frame, rows: int) -> dict[str, np.ndarray]:
