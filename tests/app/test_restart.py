@@ -5,15 +5,18 @@ from __future__ import annotations
 import shutil
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psycopg
 import pytest
+from sqlalchemy import text
 
 from app.db import upgrade
 from app.main import create_app
 from app.services.lock import read_holder
 from fbxcore.errors import ConflictError
+from fbxcore.vault import store
 from tests.app.support import (
     SERVER,
     SPEC,
@@ -100,6 +103,79 @@ def test_a_lost_database_loses_nothing(copied: Path) -> None:
 
     with serve(copied) as api:
         assert seen(api) == before
+
+
+def everything(api: Api) -> dict:
+    """Return every list and every member of every answer about buffers, vaults, versions, tags and trash."""
+    vaults = api.get(f"{VAULTS}?sort=-updated_at").json()
+    answers: dict = {"buffers": api.get(BUFFERS).json(), "vaults": vaults}
+    answers["trash"] = api.get("/api/v1/trash").json()
+    for url in sorted(item["url"] for item in vaults["items"]):
+        for part in ("", "/versions", "/tags"):
+            answers[url + part] = api.get(f"{VAULTS}/{url}{part}").json()
+    answers["best"] = api.get(f"{VAULTS}/direct/run1/versions/best").json()
+    pages = ("/vaults.json", "/vaults/direct/run1.json", "/buffers.json")
+    answers |= {page: api.get(page).json() for page in pages}
+    assert answers["direct/run1"]["retention"] and answers["copied/run1"]["lineage"] and answers["trash"]
+    assert answers["small/run1"]["continued_in"] and answers["direct/run1/tags"]
+    return answers
+
+
+def test_a_thrown_away_database_is_rebuilt_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every member of every answer is as before: lists, versions, tags, trash, lineage, retention, times."""
+    with serve(tmp_path) as api:
+        fill(api)
+        url = f"{VAULTS}/direct/run1"
+        api.patch(url, json={"retention": {"keep": 7, "retain_steps": 500}, "metadata": {"env": "x"}})
+        api.put(f"{url}/tags/gold", json={"version": 1, "protected": True})
+        api.post(f"{url}/versions", json={"message": "two"})
+        api.request("DELETE", f"{url}/versions/2")
+        api.post(f"{url}/fork", json={"vault_name": "copied", "vault_uid": "run1", "ref": "best"})
+        api.post(f"{url}/fork", json={"vault_name": "gone", "vault_uid": "run1"})
+        api.request("DELETE", f"{VAULTS}/gone/run1")
+        monkeypatch.setattr(store, "MAX_LENGTH", 10)
+        api.post(VAULTS, json={"vault_name": "small", "vault_uid": "run1", "spec": SPEC, "rows": 2})
+        for start in (0, 7):
+            send(api, f"{VAULTS}/small/run1/experience", steps(2, 7, start=start))
+        api.get(f"{VAULTS}/small/run1-2/slice")
+        monkeypatch.undo()
+    with serve(tmp_path) as api:
+        before = everything(api), api.portal.call(_rows_of, api.app.state.deck.database)
+    for file in tmp_path.glob("flashdeck.db*"):
+        file.unlink()
+
+    with serve(tmp_path) as api:
+        after = everything(api), api.portal.call(_rows_of, api.app.state.deck.database)
+    assert after == before
+    assert (len(after[1]["vaults"]), len(after[1]["versions"]), len(after[1]["tags"])) == (5, 1, 2)
+
+
+async def _rows_of(database: Any) -> dict[str, list]:
+    """Return all rows of the mirror that vaults have."""
+    async with database.session() as session:
+        return {
+            name: sorted(map(repr, (await session.execute(text(f"select * from {name}"))).all()))
+            for name in ("vaults", "versions", "tags")
+        }
+
+
+def test_a_moved_and_a_copied_vault_keep_their_versions(copied: Path) -> None:
+    """A scan finds both under their new names, with versions, tags and what made them."""
+    with serve(copied) as api:
+        before = [api.get(f"{VAULTS}/direct/run1/versions{part}").json() for part in ("", "/best")]
+        vaults = copied / "vaults"
+        shutil.copytree(vaults / "direct" / "run1", vaults / "twin" / "elsewhere")
+        (vaults / "moved").mkdir()
+        (vaults / "kept" / "run1").rename(vaults / "moved" / "run9")
+        assert api.post("/api/v1/scan").json() == {
+            "vaults": 3, "new": 2, "changed": 2, "gone": 1, "damaged": 0,
+        }  # fmt: skip
+
+        twin = f"{VAULTS}/twin/elsewhere"
+        assert [api.get(f"{twin}/versions{part}").json() for part in ("", "/best")] == before
+        assert api.get(twin).json()["tags"] == {"best": 1}
+        assert (arrays_of(api.get(f"{twin}/slice?ref=best"))["action"] == steps(2, 12)["action"]).all()
+        assert api.get(f"{VAULTS}/moved/run9").json()["length"] == 12
 
 
 def test_a_database_that_is_none_is_set_aside(copied: Path) -> None:
