@@ -1,7 +1,9 @@
 """Taking through the client: arrays come nested, errors are typed, and a lost answer is asked for again."""
 
 import itertools
+import socket
 import threading
+import time
 
 import pytest
 from queue_data import SPEC, leaves, sequences
@@ -94,6 +96,21 @@ def test_a_lost_answer_is_asked_for_again(served, queue):
             queue.add(leaves(start, 3))
             taken = next(far.takes())
             assert taken.experience["step"].tolist() == sequences(start, 1).tolist()
+
+
+def test_who_hangs_up_while_waiting_takes_nothing(served, queue):
+    """A client that left before anything was there is not handed what comes later."""
+    address = served.url.removeprefix("http://").split(":")
+    with socket.create_connection((address[0], int(address[1]))) as line:
+        line.sendall(
+            f"POST /api/v1/buffers/{queue.name}/take?timeout_ms=20000 HTTP/1.1\r\nHost: {':'.join(address)}"
+            "\r\nContent-Length: 0\r\n\r\n".encode()
+        )
+        time.sleep(0.3)
+    time.sleep(0.7)
+    queue.add(leaves(0, 3))
+    time.sleep(0.2)
+    assert queue.describe()["waiting"] == 6
 
 
 def test_an_error_that_leaves_it_open_has_the_key(queue):

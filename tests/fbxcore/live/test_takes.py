@@ -106,6 +106,24 @@ async def test_what_fits_once_is_admitted_once(opened):
     assert sorted(type(one).__name__ for one in taken) == ["NotEnoughDataError", "Taken"]
 
 
+async def test_of_two_that_wait_for_the_same_room_one_gets_it(opened):
+    """A take makes room for one of two adds that wait, and an add brings items for one of two takes."""
+    queue = await opened(queue_config())
+    await queue.add(leaves(0, 10))
+    adding = [asyncio.ensure_future(queue.add(leaves(10, 3), timeout_ms=400)) for _ in range(2)]
+    await asyncio.sleep(0.05)
+    await queue.take()
+    added = await asyncio.gather(*adding, return_exceptions=True)
+    assert sorted(type(one).__name__ for one in added) == ["Added", "UnavailableError"]
+
+    await queue.take(6)
+    taking = [asyncio.ensure_future(queue.take(timeout_ms=400)) for _ in range(2)]
+    await asyncio.sleep(0.05)
+    await queue.add(leaves(13, 3))
+    taken = await asyncio.gather(*taking, return_exceptions=True)
+    assert sorted(type(one).__name__ for one in taken) == ["NotEnoughDataError", "Taken"]
+
+
 async def test_a_repeat_gets_the_very_same(opened):
     """Under one key the same arrays come again, also while the first is under way; the count goes up once."""
     queue = await opened(queue_config())
@@ -119,6 +137,18 @@ async def test_a_repeat_gets_the_very_same(opened):
         assert (got.position, got.sequence) == (0, 2)
     assert queue.describe()["sampled"] == 2
     assert queue.describe()["reserved"] == 6
+
+
+async def test_repeats_that_wait_side_by_side_get_the_very_same(opened):
+    """Two requests under one key that both wait take once, though there would be enough for both."""
+    queue = await opened(queue_config())
+    waiting = [asyncio.ensure_future(queue.take(idempotency_key="k", timeout_ms=5000)) for _ in range(2)]
+    await asyncio.sleep(0.05)
+    await queue.add(leaves(0, 9))
+    found = await asyncio.gather(*waiting)
+    assert sorted(got.duplicate for got in found) == [False, True]
+    assert all(got.arrays["experience/step"].tolist() == sequences(0, 1).tolist() for got in found)
+    assert queue.describe()["waiting"] == 12
 
 
 async def test_another_request_under_a_key_is_refused(opened):
