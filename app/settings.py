@@ -46,6 +46,11 @@ class Settings(BaseSettings):
     )
     max_response_bytes: int = Field(256 * MIB, ge=1, description="Bytes of arrays in one answer.")
     max_memory_bytes: int = Field(4096 * MIB, ge=1, description="Bytes of all buffers together.")
+    max_log_bytes: int = Field(
+        512 * MIB,
+        ge=1,
+        description="Bytes by which the log of a buffer or vault may be ahead of vault and checkpoint.",
+    )
     max_snapshot_bytes: int = Field(
         16384 * MIB, ge=0, description="Bytes of all snapshots of buffers together."
     )

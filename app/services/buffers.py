@@ -90,7 +90,11 @@ async def _create(deck: Deck, config: BufferConfig | MixerConfig) -> dict[str, A
     try:
         await loads.prepare(source, directory)
         buffer = await LiveBuffer.open(
-            directory, config, vaults=deck.data / "vaults", first=loads.filler(source)
+            directory,
+            config,
+            vaults=deck.data / "vaults",
+            first=loads.filler(source),
+            max_log_bytes=deck.settings.max_log_bytes,
         )
     except BaseException:
         deck.reserved_bytes -= config.num_bytes

@@ -152,7 +152,10 @@ class Deck:
                 self.mixers[name] = LiveMixer(mix, [self.buffer(member) for member in mix.buffers])
                 return
             self.buffers[name] = await LiveBuffer.open(
-                self.data / "buffers" / name, vaults=self.data / "vaults", progress=note
+                self.data / "buffers" / name,
+                vaults=self.data / "vaults",
+                progress=note,
+                max_log_bytes=self.settings.max_log_bytes,
             )
         except FbxError as error:
             logger.error("buffer %s cannot be opened: %s", name, error)
@@ -358,7 +361,9 @@ class Deck:
                 self.check_writable(entry)
                 log = await asyncio.to_thread(chains.find_log, self, entry)
                 try:
-                    entry.live = await LiveVault.open(entry.place.path, log or entry.log)
+                    entry.live = await LiveVault.open(
+                        entry.place.path, log or entry.log, max_log_bytes=self.settings.max_log_bytes
+                    )
                 except FbxError as error:
                     entry.shut_out = error
                     raise

@@ -52,8 +52,10 @@ class BaseKeeper:
         if isinstance(persister, SegmentPersister):
             with contextlib.suppress(FbxError):  # told elsewhere; the log then keeps what the vault lacks
                 await asyncio.wrap_future(persister.flush_before(self._last_sequence))
+        written = log.written_bytes
         async with self._alone:
             counters, _ = await save_whole(self._directory, self._engine, self._journal.ledger)
+        self._journal.room.saved(written)
         below = counters.sequence + 1
         if isinstance(persister, SegmentPersister):
             below = min(below, persister.low_sequence)

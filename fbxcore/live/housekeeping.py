@@ -18,6 +18,8 @@ from fbxcore.live.ring import Ring
 from fbxcore.live.timeseries import Timeseries
 from fbxcore.live.whole import remove_whole
 
+CHECKPOINT_BYTES = 64 << 20
+CHECKPOINT_S = 60.0
 METRICS = ("size", "added", "sampled", "updated")
 _log = logging.getLogger("flashdeck")
 
@@ -42,6 +44,8 @@ class Housekeeper:
         self._engine = engine
         self._journal = journal
         self._logged_sampled = ring.counters.sampled
+        self._saved: Counters | None = None  # by the last checkpoint
+        self._saved_at = 0.0
         self._bases = BaseKeeper(directory, ring, engine, journal, alone)
         self._ticker: asyncio.Task | None = None
 
@@ -78,8 +82,18 @@ class Housekeeper:
             persister.flush().add_done_callback(lambda done: done.exception())
         if self._ring.layout.keeps_base:
             await self._bases.keep()
-        elif len(self._journal.log.segments) > 1:
+        elif self._is_due():
             await self.checkpoint()
+        elif self._saved is not None and len(self._journal.log.segments) > 1:
+            await self._drop(self._saved)
+
+    def _is_due(self) -> bool:
+        """Whether so much is new, or so long ago, that a replay would take its time."""
+        room = self._journal.room
+        if self.config.durability == "none" or room.unsaved_bytes == 0:
+            return False
+        is_much = room.unsaved_bytes >= min(CHECKPOINT_BYTES, room.max_bytes // 4)
+        return is_much or time.monotonic() - self._saved_at >= CHECKPOINT_S
 
     def _note_rates(self) -> None:
         counters, ring = self._ring.counters, self._ring
@@ -93,7 +107,7 @@ class Housekeeper:
         if self.config.layout.is_queue:
             return
         sampled = self._ring.counters.sampled
-        if sampled != self._logged_sampled:
+        if sampled != self._logged_sampled and not self._journal.room.is_full:
             await self._journal.put(Frame(Kind.SAMPLED, {"sampled": sampled}))
             self._logged_sampled = sampled
 
@@ -106,10 +120,18 @@ class Housekeeper:
             if self.config.durability == "none":
                 await self._bases.write()
             return  # the log holds all that came since the last base
+        written = journal.log.written_bytes
         counters, bookkeeping = await self._engine.ask(lambda ring: (ring.counters, ring.bookkeeping()))
         checkpoint = Checkpoint(journal.log.id, counters, bookkeeping, journal.ledger.to_json())
         await asyncio.to_thread(journal.log.sync)  # the log is never behind its checkpoint
         await asyncio.to_thread(checkpoint.save, self._directory)
+        self._saved, self._saved_at = counters, time.monotonic()
+        journal.room.saved(written)
+        await self._drop(counters)
+
+    async def _drop(self, counters: Counters) -> None:
+        """Let go of what of the log neither the vault, or without one the ring, nor a checkpoint needs."""
+        journal = self._journal
         oldest = self._ring.oldest_of(counters)
         if self.base is not None and self.base.position <= oldest:
             await asyncio.to_thread(remove_whole, self._directory)

@@ -8,18 +8,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from fbxcore.errors import ConflictError, FbxError, UnavailableError
+from fbxcore.errors import ConflictError, FbxError
 from fbxcore.live.applied import Applied
 from fbxcore.live.frames import Frame, Kind, bytes_of
 from fbxcore.live.ledger import Ledger, check_identity, fingerprint
 from fbxcore.live.log import Log
 from fbxcore.live.persister import Persister
+from fbxcore.live.room import Room
 from fbxcore.live.rows import Planned
 from fbxcore.live.segmenter import SegmentPersister
 from fbxcore.types import Leaves, Spec
 from fbxcore.vault.store import VaultWriter
 
-MAX_PENDING_BYTES = 512 << 20
 _OFF_LOOP_BYTES = 1 << 20
 
 Identity = dict[str, Any]
@@ -61,6 +61,7 @@ class Journal:
             sequence, position = begins_at
             applied = Applied.of(writer, self.log.id, position=position, sequence=sequence)
             self.persister = (SegmentPersister if independent else Persister)(writer, applied)
+        self.room = Room(self.log, self.persister)
         self._on_frame = on_frame
         self._began = began
         self._settled = settled
@@ -72,7 +73,9 @@ class Journal:
 
     def start(self, *, next_sequence: int, position: int) -> None:
         """Begin to write and to persist."""
+        loop = asyncio.get_running_loop()
         if self.persister is not None:
+            self.persister.on_commit(lambda: loop.call_soon_threadsafe(self.room.wake))
             position = max(position, self.persister.applied.position)
             next_sequence = max(next_sequence, self.persister.applied.sequence + 1)
             self.persister.start()
@@ -89,6 +92,7 @@ class Journal:
         admit: Callable[[], Any] | None = None,
         plan: Callable[[], Planned] | None = None,
         about: bytes = b"",
+        deadline: float = 0.0,
     ) -> dict[str, Any]:
         """Take checked leaves `[B, K, ...]` once; return the answer, with `duplicate`.
 
@@ -96,6 +100,7 @@ class Journal:
             admit: awaited before a new request is taken; raises to refuse it.
             plan: says, in log order, which row of an independent writer they go to.
             about: what else tells requests apart.
+            deadline: until when to wait for vault and checkpoint, by the loop's clock.
         """
         check_identity(key, writer, sequence, is_named=plan is not None)
         self._check_vault()
@@ -109,7 +114,12 @@ class Journal:
             "sequence": sequence,
         }
         frame = Frame(Kind.ADD if steps else Kind.CUT, body=body, steps=steps)
-        return await self.once(frame, identity, admit, plan)
+
+        async def enter() -> bool:
+            waited = await self.room.enter(deadline)
+            return (admit is not None and await admit()) or waited
+
+        return await self.once(frame, identity, enter, plan)
 
     async def once(
         self,
@@ -145,6 +155,7 @@ class Journal:
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[dict[str, Any]] = loop.create_future()
+        self.room.take(frame.num_bytes)
         future.add_done_callback(lambda done: self._finish(frame, _answer_of(done), undo))
         frame.done = lambda answer: loop.call_soon_threadsafe(_settle, future, answer)
         self._began(frame)
@@ -154,6 +165,7 @@ class Journal:
     def _finish(self, frame: Frame, answer: dict[str, Any] | None, undo: Callable[[], None] | None) -> None:
         if answer is None and undo is not None:
             undo()
+        self.room.give_back(frame.num_bytes)
         self._settled(frame, answer)
 
     async def flush(self) -> Applied | None:
@@ -195,13 +207,6 @@ class Journal:
         if isinstance(error, ConflictError):
             raise error
         self.persister.check_alone()
-        if self.persister.pending_bytes > MAX_PENDING_BYTES:
-            raise UnavailableError(
-                f"The log must be at most {MAX_PENDING_BYTES} bytes ahead of the vault, got "
-                f"{self.persister.pending_bytes}. Try again shortly.",
-                code="backpressure",
-                retry_after_s=1,
-            ) from error
 
 
 def _answer_of(done: asyncio.Future) -> dict[str, Any] | None:

@@ -47,6 +47,7 @@ from fbxcore.live.log import Log
 from fbxcore.live.queue_ring import QueueRing
 from fbxcore.live.recovery import restore_ring
 from fbxcore.live.ring import Ring, Room, new_room
+from fbxcore.live.room import MAX_LOG_BYTES
 from fbxcore.live.takes import Takes
 from fbxcore.live.timeseries import Timeseries
 from fbxcore.live.vaults import open_vault
@@ -88,6 +89,7 @@ class LiveBuffer:
         vaults: Path,
         progress: Callable[[int, int], None] = lambda _done, _total: None,
         first: Callable[[LiveBuffer], Awaitable[None]] | None = None,
+        max_log_bytes: int = MAX_LOG_BYTES,
     ) -> LiveBuffer:
         """Make a buffer in a directory, or bring the one that lies there back to where it was.
 
@@ -97,6 +99,7 @@ class LiveBuffer:
             config: of a new buffer; None opens what is there.
             vaults: the folder that `persist_to` is relative to.
             progress: told how many bytes of the log, of how many, were replayed.
+            max_log_bytes: how far its log may be ahead of vault and checkpoint before adds wait.
             first: fills a new buffer; only when it has ended the buffer exists.
 
         Raises:
@@ -107,6 +110,8 @@ class LiveBuffer:
         await asyncio.to_thread(
             buffer._open, vaults, progress, is_new=config is not None, saves=first is None
         )
+        needed = 2 * buffer.config.num_bytes if buffer.layout.independent else 0  # between two bases
+        buffer._journal.room.max_bytes = max(max_log_bytes, needed)
         counters = buffer._ring.counters
         buffer._gate = Gate(buffer._ring, buffer.config.rate_limiter)
         if buffer.layout.is_queue:
@@ -184,6 +189,7 @@ class LiveBuffer:
             return
         self._closed = True
         self._gate.close()
+        self._journal.room.close()
         self._housekeeper.stop()
         if self._takes is not None:
             self._takes.close()
@@ -340,6 +346,7 @@ class LiveBuffer:
             writer=writer,
             sequence=sequence,
             admit=lambda: self._admit_add(steps, deadline),
+            deadline=deadline,
         )
         if "size" not in answer:
             answer |= {"added": 0, "size": self._ring.size, "position": self._ring.position, "sequence": None}
@@ -500,6 +507,7 @@ class LiveBuffer:
         checked = check_priorities(self.config, indices, priorities, generations)
         if len(checked[0]) == 0:
             return Updated(0, 0)
+        self._journal.room.check()
         answer = await self._journal.put(Frame(Kind.PRIORITIES, body=priorities_body(*checked)))
         return Updated(answer["updated"], answer["stale"])
 

@@ -17,8 +17,9 @@ from fbxcore.live.applied import Applied
 from fbxcore.live.checkpoint import Checkpoint, Counters
 from fbxcore.live.frames import Frame, Kind
 from fbxcore.live.journal import Journal
-from fbxcore.live.log import Log
+from fbxcore.live.log import SEGMENT_BYTES, Log
 from fbxcore.live.persister import Persister
+from fbxcore.live.room import MAX_LOG_BYTES
 from fbxcore.spec import check_leaves
 from fbxcore.types import Leaves
 from fbxcore.vault.foreign import Foreign
@@ -44,7 +45,14 @@ class LiveVault:
         self._closed = False
 
     @classmethod
-    async def open(cls, path: Path, log_directory: Path, *, durability: str = "fsync") -> LiveVault:
+    async def open(
+        cls,
+        path: Path,
+        log_directory: Path,
+        *,
+        durability: str = "fsync",
+        max_log_bytes: int = MAX_LOG_BYTES,
+    ) -> LiveVault:
         """Open the vault in a directory, or that in which it goes on, for appending; its log lies elsewhere.
 
         Raises:
@@ -57,6 +65,7 @@ class LiveVault:
             vault.writer.close()
             raise
         vault._journal.start(next_sequence=1, position=0)
+        vault._journal.room.max_bytes = max_log_bytes
         return vault
 
     def _replay(self, log_directory: Path) -> None:
@@ -137,8 +146,9 @@ class LiveVault:
         answer = await self._journal.add(
             checked, first.shape[1], key=idempotency_key, writer=writer, sequence=sequence
         )
-        last = self._persister.stretches.last
-        if last.path != self.writer.path:  # whoever is told of the next vault shall find it
+        last, room = self._persister.stretches.last, self._journal.room
+        # Whoever is told of the next vault shall find it, and the log is to stay short.
+        if last.path != self.writer.path or room.unsaved_bytes > min(SEGMENT_BYTES, room.max_bytes // 4):
             with contextlib.suppress(FbxError):
                 await self.flush()
         return Appended(
@@ -150,7 +160,9 @@ class LiveVault:
 
     async def flush(self) -> Applied:
         """Commit everything acknowledged to the vault, and let the log's old segments go."""
+        written = self._journal.log.written_bytes
         applied = await self._journal.flush()
+        self._journal.room.saved(written)
         if len(self._journal.log.segments) > 1:
             await self._drop_segments(applied)
         return applied

@@ -8,9 +8,11 @@ would overfill the vault begins the next uid of its name, and is never in both.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Protocol
@@ -60,6 +62,7 @@ class Persister:
         self._waiting: deque[Frame] = deque()
         self._noted = applied.position
         self.pending_bytes = 0
+        self._committed: Callable[[], None] = lambda: None
         self._flushes: list[tuple[int, Future]] = []
         self._adoptions: list[Future] = []
         self._wake = threading.Condition()
@@ -85,6 +88,10 @@ class Persister:
     def covered(self, sequence: int) -> int:
         """Return up to which frame a log may have gaps whose views are at a sequence."""
         return max(sequence, self.applied.sequence)
+
+    def on_commit(self, call: Callable[[], None]) -> None:
+        """Call back, from the persister's thread, after each commit."""
+        self._committed = call
 
     def start(self) -> None:
         """Begin to commit."""
@@ -253,6 +260,8 @@ class Persister:
             for frame in whole:
                 self._waiting.popleft()
                 self.pending_bytes -= frame.num_bytes
+        with contextlib.suppress(RuntimeError):  # the loop that would hear it has ended
+            self._committed()
         if self._beside is not None:
             self._beside.stored(frames, beside)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -91,6 +92,10 @@ class SegmentPersister:
     def next_episode(self) -> int:
         """The least number for an episode that the vault does not know."""
         return self._noted.episodes + 1
+
+    def on_commit(self, call: Callable[[], None]) -> None:
+        """Call back, from the persister's thread, after each commit."""
+        self._persister.on_commit(call)
 
     # What a persister tells
 

@@ -78,6 +78,7 @@ class Writers:
             sequence=sequence,
             about=msgspec.json.encode(more) if more else b"",
             admit=lambda: self._admit(name, steps, deadline),
+            deadline=deadline,
             plan=lambda: self._plan(name, steps, more),
         )
         if "size" not in answer:

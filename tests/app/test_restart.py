@@ -335,7 +335,7 @@ def test_a_buffer_that_replays_is_starting_until_it_is_there(
 
     opened, gate = LiveBuffer.open.__func__, asyncio.Event()
 
-    async def slow(cls, directory, config=None, *, vaults, progress=None):
+    async def slow(cls, directory, config=None, *, vaults, progress=None, **_):
         if progress is not None:
             progress(3, 10)
             await gate.wait()
