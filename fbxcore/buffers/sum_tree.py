@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from fbxcore import _loops, _random
@@ -383,16 +384,13 @@ def set_batch_bincount(state: SumTreeState, node_indices: Array, values: Array) 
 def from_leaves(weights: Array, max_recorded_priority: Array) -> SumTreeState:
     """Return the tree of given weights `[capacity]`."""
     state = init(len(weights))
-    level = (
-        jnp.zeros(2**state.tree_depth, jnp.float32)
-        .at[: state.capacity]
-        .set(jnp.asarray(weights, jnp.float32))
-    )
+    level = np.zeros(2**state.tree_depth, np.float32)  # on the host: each level would be compiled once
+    level[: state.capacity] = np.asarray(weights, np.float32)
     levels = [level]
     while level.size > 1:
         level = level[0::2] + level[1::2]
         levels.append(level)
     return state.replace(
-        nodes=jnp.concatenate(levels[::-1]),
+        nodes=jnp.asarray(np.concatenate(levels[::-1])),
         max_recorded_priority=jnp.asarray(max_recorded_priority, jnp.float32),
     )
