@@ -20,7 +20,7 @@ from benchmarks.engine import VECTORS, Case, Subject
 CAPACITIES = (10**4, 10**5, 10**6, 10**7)
 PLOT = Path(__file__).with_name("capacity.svg")
 COLOURS = ("#0b6e99", "#b5560b", "#2f7d32", "#8e3a8e", "#8a6d00")
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 400, 64, 220, 24, 48
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 780, 400, 64, 270, 24, 48
 
 
 @dataclass(frozen=True)
