@@ -31,6 +31,7 @@ from fbxcore.vault.files import HALF_MADE, MANIFEST, write_atomic
 Step = Callable[[int, int], None]
 RECORD = "backup.json"
 _DATABASE = "flashdeck.db"
+_TRIES = 50
 _FOLDERS = ("catalog", "snapshots", "vaults")
 
 
@@ -147,17 +148,39 @@ def _directories(data: Path) -> Iterator[Path]:
 
 
 def _link_files(data: Path, target: Path, here: Path, cut: _Cut) -> None:
-    """Link the files of a directory; the last segment of a log is only noted."""
-    (target / here).mkdir(parents=True, exist_ok=True)
-    names = [path.name for path in (data / here).iterdir() if path.is_file() and not path.is_symlink()]
-    segments = sorted(name for name in names if name.endswith(".log"))
+    """Link the files of a directory as of one moment; the last segment of a log is only noted.
+
+    What stands beside a log is replaced file by file: where that happens meanwhile, all are linked again.
+    """
+    for _ in range(_TRIES):
+        names = _stamped(data / here)
+        segments = sorted(name for name in names if name.endswith(".log"))
+        (target / here).mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            for name in names:
+                if name not in segments[-1:]:
+                    _link(data / here / name, target / here / name)
+            if _stamped(data / here) == names:
+                break
+        for linked in (target / here).iterdir():
+            linked.unlink() if linked.is_file() else None
+    else:
+        raise StorageError(f"Directory '{here.name}' must stand still for a moment, got changes every time.")
     if segments:
         cut.tails[here / segments[-1]] = (data / here / segments[-1]).stat().st_size
-    for name in names:
-        if name not in segments[-1:] and not name.startswith(".") and not name.endswith((".tmp", ".__lock")):
-            _link(data / here / name, target / here / name)
     if MANIFEST in names:
         cut.vaults.append(here)
+
+
+def _stamped(here: Path) -> dict[str, tuple[int, int]]:
+    """Return the files of a directory that belong to a backup, and what changes when one is replaced."""
+    found = {}
+    for entry in os.scandir(here):
+        is_part = entry.is_file(follow_symlinks=False) and not entry.name.startswith(".")
+        if is_part and not entry.name.endswith((".tmp", ".__lock")):
+            stat = entry.stat(follow_symlinks=False)
+            found[entry.name] = (0, 0) if entry.name == MANIFEST else (stat.st_ino, stat.st_mtime_ns)
+    return found
 
 
 def _link(source: Path, target: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 import time
@@ -15,6 +16,7 @@ from app.services.backup import copy_out, make, restore
 from app.services.offline import made_backup
 from fbxcore.client import Client
 from fbxcore.errors import ConflictError, NotFoundError
+from fbxcore.live.files import replace_file
 from fbxcore.vault.verify import verify
 from tests.app.support import SPEC, Api, arrays_of, assert_refused, buffer_body, send, steps
 from tests.app.support import serve as serve_in_process
@@ -174,6 +176,28 @@ def test_backups_of_a_busy_service_are_whole(tmp_path: Path) -> None:
             assert api.get(f"{VAULT}/busy/1/slice?timesteps=1").status_code == 200
             assert api.get(f"{VAULT}/busy/1").json()["length"] == found["position"]
         shutil.rmtree(copy)
+
+
+def test_what_belongs_together_is_of_one_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two that are replaced one after the other, while they are linked: both old or both new."""
+    with serve_in_process(tmp_path / "data") as api:
+        fill(api)
+    here, link, calls = tmp_path / "data" / "buffers" / "ring", os.link, []
+    for name in ("one", "two"):
+        (here / name).write_text("old")
+
+    def replaces(source: Path, target: Path) -> None:
+        link(source, target)
+        if source.name == "one" and len(calls) < 2:
+            calls.append(1)
+            for name in ("one", "two"):
+                replace_file(here / name, b"new")
+
+    monkeypatch.setattr(os, "link", replaces)
+    make(tmp_path / "data", tmp_path / "made")
+    copied = tmp_path / "made" / "buffers" / "ring"
+    assert [(copied / name).read_text() for name in ("one", "two")] == ["new", "new"]
+    assert len(calls) == 2
 
 
 def test_a_backup_that_breaks_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
