@@ -10,6 +10,7 @@ from benchmarks.capacity import costs, plot, print_costs
 from benchmarks.engine import CASES, engine_ratios
 from benchmarks.http import http_ratios
 from benchmarks.report import interleaved, print_table
+from benchmarks.restart import restarts
 from benchmarks.vault import vault_ratios
 from benchmarks.vault_peers import TARGETS, peer_ratios, stream_ratios
 from benchmarks.vault_writes import log_rows, print_logged, print_writes, write_rows
@@ -93,6 +94,14 @@ def test_the_vault_is_measured_beside_other_stores():
     """Each reads what was written, and a stream is compared with reading in order."""
     check(peer_ratios(), set(TARGETS))
     check(stream_ratios(), {"our own read in order"})
+
+
+def test_restarts_are_measured_beside_reading_their_files():
+    """Each way back is there, with all steps."""
+    found = restarts(2000)
+
+    assert len(found) == 5 and {one.steps for one in found} == {2000}
+    assert all(one.seconds > 0 and one.file_bytes > 2000 for one in found)
 
 
 def test_http_is_measured_beside_servers_that_do_less():

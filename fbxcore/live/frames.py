@@ -103,7 +103,7 @@ def leaves_of(spec: Spec, frame: Frame, rows: int) -> dict[str, np.ndarray]:
 
 
 def _split(spec: Spec, frame: Frame, rows: int) -> Iterator[memoryview]:
-    whole = memoryview(b"".join(frame.body))
+    whole = memoryview(frame.body[0] if len(frame.body) == 1 else b"".join(frame.body))
     at = 0
     for leaf in spec.values():
         size = rows * frame.steps * int(np.prod(leaf.shape, dtype=np.int64)) * dtype_of(leaf.dtype).itemsize
