@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -32,6 +33,7 @@ from fbxcore.vault.store import VaultWriter
 _log = logging.getLogger("flashdeck")
 _CHUNK_STEPS = 1024
 _COMMIT_BYTES = 32 << 20
+_LOOK_S = 0.01
 
 
 class Beside(Protocol):
@@ -65,6 +67,7 @@ class Persister:
         self._committed: Callable[[], None] = lambda: None
         self._flushes: list[tuple[int, Future]] = []
         self._adoptions: list[Future] = []
+        self._looked = 0.0
         self._wake = threading.Condition()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=f"persist-{writer.path.name}", daemon=True)
@@ -125,12 +128,17 @@ class Persister:
         return future
 
     def check_alone(self) -> None:
-        """Refuse to go on where another program has committed; costs a look at a file's time.
+        """Refuse to go on where another program has committed; costs a look at a file's time now and then.
 
         Raises:
             ConflictError: code `foreign_writer`.
         """
+        now = time.monotonic()
+        if now < self._looked + _LOOK_S:
+            return
+        self._looked = now
         if not self.writer.is_alone():
+            self._looked = 0.0
             self.error = foreign_writer(label_of(self.writer.path))
             raise self.error
 

@@ -160,7 +160,7 @@ def read_manifest(path: Path) -> bytes:
 
 def stamp_of(path: Path) -> object:
     """Return what changes with every commit to a vault, whoever makes it."""
-    stat = os.stat(path / MANIFEST)
+    stat = os.stat(f"{path}/{MANIFEST}")
     return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 

@@ -292,3 +292,15 @@ async def test_nothing_of_either_is_lost_while_both_write(tmp_path, writers, kin
     found = held(path)
     assert [number for number in found if number < 1_000_000] == list(range(ours.acknowledged))
     assert [number for number in found if number >= 1_000_000] == theirs
+
+
+async def test_many_adds_look_seldom(writers, monkeypatch):
+    """A look at the manifest is not free: once in ten milliseconds is soon enough."""
+    vault, _ = await writers("vault")
+    looks, is_alone = [], VaultWriter.is_alone
+    monkeypatch.setattr(VaultWriter, "is_alone", lambda self: looks.append(1) or is_alone(self))
+    began = time.monotonic()
+    for at in range(100):
+        await vault.add(steps(40 + at, 1))
+
+    assert 1 <= len(looks) <= min(100, (time.monotonic() - began) / 0.01 + 1)
