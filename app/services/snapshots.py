@@ -21,7 +21,7 @@ from app.services.deck import Deck
 from app.services.folders import iso
 from app.services.mirror import Listed, read_cursor, write_cursor
 from fbxcore.errors import ConflictError, DamagedError, FbxError, NotFoundError
-from fbxcore.live import BufferConfig, LiveBuffer, seal, sync_directory, unseal
+from fbxcore.live import BufferConfig, Counters, LiveBuffer, seal, sync_directory, unseal
 
 RECORD = "snapshot.json"
 FOLDER = "snapshots"
@@ -59,8 +59,8 @@ async def create(deck: Deck, name: str) -> dict[str, Any]:
         deck.snapshots_begun[snapshot_id] = (name, done, total)
 
     try:
-        counters = await buffer.snapshot(half_made, note)
-        record = _record(buffer, snapshot_id, vars(counters))
+        counters, size = await buffer.snapshot(half_made, note)
+        record = _record(buffer, snapshot_id, counters, size)
         found = await asyncio.to_thread(_finish, half_made, folder / snapshot_id, record)
     except BaseException:
         await asyncio.to_thread(files.remove_tree, half_made)
@@ -70,17 +70,15 @@ async def create(deck: Deck, name: str) -> dict[str, Any]:
     return found.public()
 
 
-def _record(buffer: LiveBuffer, snapshot_id: str, counters: Mapping[str, int]) -> dict[str, Any]:
-    layout, position = buffer.layout, counters["position"] - counters["ring_start"]
-    held = counters["position"] - counters["taken"] if layout.is_queue else min(position, layout.time_axis)
+def _record(buffer: LiveBuffer, snapshot_id: str, counters: Counters, size: int) -> dict[str, Any]:
     return {
         "id": snapshot_id,
         "buffer": buffer.config.name,
         "created_at": iso(time.time()),
-        "sequence": counters["sequence"],
-        "position": position,
-        "size": held * layout.rows,
-        "sampled": counters["sampled"],
+        "sequence": counters.sequence,
+        "position": counters.position - counters.ring_start,
+        "size": size,
+        "sampled": counters.sampled,
         "kind": buffer.config.kind,
         "config": buffer.config.to_json(),
     }

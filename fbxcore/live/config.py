@@ -327,9 +327,10 @@ def _source(given: Any) -> Mapping[str, Any] | None:
 
 
 def _durability(durability: Any) -> str:
-    if durability not in DURABILITIES:
+    if not isinstance(durability, str) or durability not in DURABILITIES:
         raise InvalidArgumentError(
-            f"`durability` must be one of {', '.join(DURABILITIES)}, got {durability!r}.", loc=("durability",)
+            f"`durability` must be one of {', '.join(DURABILITIES)}, got {durability!r:.80}.",
+            loc=("durability",),
         )
     return durability
 

@@ -236,6 +236,12 @@ def check_identity(
         raise InvalidArgumentError(
             f"`writer` must have 1 to {MAX_KEY} characters, got {len(writer)}.", loc=("query", "writer")
         )
+    if writer is not None and (writer in (".", "..") or not writer.isprintable()):
+        raise InvalidArgumentError(
+            "`writer` must be of printable characters and neither `.` nor `..`, being part of addresses, got "
+            f"{writer!r:.80}.",
+            loc=("query", "writer"),
+        )
     if sequence is not None and (writer is None or not 0 <= sequence < 1 << 63):
         raise InvalidArgumentError(
             f"`sequence` must be from 0 to {(1 << 63) - 1} and come with a `writer`, got {sequence}.",

@@ -235,19 +235,18 @@ class LiveBuffer:
 
     async def snapshot(
         self, directory: Path, progress: Callable[[int, int], None] = lambda _done, _total: None
-    ) -> Counters:
+    ) -> tuple[Counters, int]:
         """Write all of it, as of one moment, to a directory; adds and samples go on meanwhile.
 
         Args:
             progress: told how many bytes, of how many, are copied.
 
         Returns:
-            The counters at that moment.
+            The counters at that moment, and the timesteps it held, over all rows.
         """
         self._gate.check_open()
         async with self._changing:
-            counters, _ = await save_whole(directory, self._engine, self._journal.ledger, progress)
-        return counters
+            return await save_whole(directory, self._engine, self._journal.ledger, progress)
 
     # What it is
 

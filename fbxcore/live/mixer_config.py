@@ -12,7 +12,7 @@ from typing import Any
 from fbxcore.buffers.layout import Layout, integer_of
 from fbxcore.buffers.mixer import sizes_of
 from fbxcore.errors import DamagedError, InvalidArgumentError
-from fbxcore.live.config import FILE, BufferConfig, check_name, load_config
+from fbxcore.live.config import FILE, NAME, BufferConfig, check_name, load_config
 from fbxcore.live.files import unseal
 from fbxcore.types import Spec
 
@@ -137,7 +137,11 @@ def _buffers(given: Any) -> tuple[str, ...]:
             f"`buffers` must be a list of 1 to {MAX_MEMBERS} names, got {given!r:.80}.", loc=("buffers",)
         )
     for index, name in enumerate(given):
-        check_name(name, loc=("buffers", index))
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            raise InvalidArgumentError(
+                f"`buffers` must be names that match {NAME.pattern}, got {name!r:.80}.",
+                loc=("buffers", index),
+            )
         if name in given[:index]:
             raise InvalidArgumentError(
                 f"`buffers` must name each buffer once, got {name!r} again.", loc=("buffers", index)

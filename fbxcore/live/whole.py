@@ -97,7 +97,7 @@ async def save_whole(
         progress: told how many bytes of how many are copied.
 
     Returns:
-        The counters at that moment, and how many bytes were written.
+        The counters at that moment, and the timesteps it held, over all rows.
     """
     shapes = await engine.ask(lambda ring: ring.step_shapes())
     sequence = (await engine.ask(lambda ring: ring.counters)).sequence
@@ -105,7 +105,7 @@ async def save_whole(
     file = await asyncio.to_thread(_Experience, path, shapes)
     try:
         writers = ledger.begin_moment()
-        counters, bookkeeping = await _copy(file, engine, progress)
+        counters, bookkeeping, size = await _copy(file, engine, progress)
         kept = ledger.end_moment(writers, counters.sequence)
         stated = await asyncio.to_thread(file.finish)
         meta = {"counters": asdict(counters), "ledger": kept, "experience": stated}
@@ -116,12 +116,12 @@ async def save_whole(
     for left in directory.glob("base-*.bin"):
         if left != path:
             left.unlink()
-    return counters, file.num_bytes + (directory / FILE).stat().st_size
+    return counters, size
 
 
 async def _copy(
     file: _Experience, engine: Engine, progress: Progress
-) -> tuple[Counters, dict[str, np.ndarray]]:
+) -> tuple[Counters, dict[str, np.ndarray], int]:
     """Copy all steps, then what changed since, at last with the ring standing still."""
     mark = await engine.ask(lambda ring: ring.mark())
     done = 0
@@ -138,11 +138,11 @@ async def _copy(
                 await engine.ask(lambda ring, at=(name, start, stop): file.copy(ring, *at))
         mark = now
 
-    def finish(ring: Ring) -> tuple[Counters, dict[str, np.ndarray]]:
+    def finish(ring: Ring) -> tuple[Counters, dict[str, np.ndarray], int]:
         for start, stop in ring.changed_since(mark):
             for name in file.arrays:
                 file.copy(ring, name, start, stop)
-        return ring.whole()
+        return *ring.whole(), ring.size
 
     return await engine.ask(finish)
 

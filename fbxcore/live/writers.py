@@ -70,13 +70,14 @@ class Writers:
         more = {} if end is None else {"end": end}
         if has_final:
             more["final"] = True
+        about = more if key is None else more | {"writer": name}  # a sequence is a writer's own, a key is not
         answer = await self._journal.add(
             checked,
             steps,
             key=key,
             writer=name,
             sequence=sequence,
-            about=msgspec.json.encode(more) if more else b"",
+            about=msgspec.json.encode(about) if about else b"",
             admit=lambda: self._admit(name, steps, deadline),
             deadline=deadline,
             plan=lambda: self._plan(name, steps, more),

@@ -113,6 +113,8 @@ def _parse_leaf(name: str, value: Any, spec: Spec | None) -> np.ndarray:
     array = _natural(name, value)
     if want is not None:
         array = _as_dtype(name, array, value, want)
+        if array.shape == (0,):  # `[]` says nothing of the axes behind
+            array = array.reshape(0, *spec[name].shape)
     elif array.dtype.kind == "O":
         raise malformed("JSON", f"leaf `{name}` has an integer longer than 64 bits", leaf=name)
     array.flags.writeable = False

@@ -123,6 +123,7 @@ def test_a_dry_run_of_put_makes_nothing_and_finds_what_is_there(api: Api) -> Non
         ({"sample_batch_size": 65}, "invalid_argument", "sample_batch_size"),
         ({"priority_exponent": 2.0}, "invalid_argument", "priority_exponent"),
         ({"durability": "maybe"}, "invalid_argument", "durability"),
+        ({"durability": ["os"]}, "invalid_argument", "durability"),
         ({"persist_to": "../x"}, "invalid_argument", "persist_to"),
         ({"persist_to": "a/../../b"}, "invalid_argument", "persist_to"),
         ({"persist_to": "/etc/passwd"}, "invalid_argument", "persist_to"),

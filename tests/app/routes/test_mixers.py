@@ -193,7 +193,8 @@ def test_putting_it_again_finds_it_or_says_how_it_differs(api: Api) -> None:
 def test_what_cannot_be_mixed_is_named(shared: Api, given: dict, code: str, loc: list) -> None:
     """422 with the field; nothing is made."""
     refused = shared.post(BUFFERS, json=mix(name="n") | given)
-    assert assert_refused(refused, 422, code)["errors"][0]["loc"] == loc
+    problem = assert_refused(refused, 422, code, f"`{loc[0]}`")
+    assert problem["errors"][0]["loc"] == loc
     assert shared.get(f"{BUFFERS}/n").status_code == 404
 
 

@@ -61,6 +61,25 @@ def test_json_nests_the_last_observation(api: Api, made: str) -> None:
     assert pairs(api, made) == {(0, 1)}
 
 
+def test_json_ends_an_episode_without_timesteps(api: Api, made: str) -> None:
+    """An empty list is no timestep of any shape."""
+    send(api, f"{made}/experience?writer=a&sequence=1", steps(0, 1))
+    body = {"obs": [], "done": [], "final": {"obs": [2, 2]}}
+    answer = api.post(f"{made}/experience?writer=a&end=truncated&format=json", json=body)
+
+    assert answer.status_code == 201, answer.text
+    assert pairs(api, made) == {(0, 1), (1, 2)}
+
+
+def test_a_key_of_another_writer_is_a_conflict(api: Api, made: str) -> None:
+    """Equal timesteps of two writers are not one request: the second are not taken for a repeat."""
+    key = {"idempotency-key": "k"}
+    send(api, f"{made}/experience?writer=a", steps(0, 1), headers=key)
+    refused = send(api, f"{made}/experience?writer=b", steps(0, 1), headers=key)
+
+    assert_refused(refused, 409, "idempotency_conflict", "'k'")
+
+
 def test_a_repeat_of_a_lost_answer_adds_nothing(api: Api, made: str) -> None:
     """The same sequence, and the same key, get the first answer with `duplicate`."""
     for identity, headers in (("&sequence=1", {}), ("", {"idempotency-key": "k"})):
@@ -84,6 +103,8 @@ def test_no_free_row_is_503_with_retry_after(api: Api, made: str) -> None:
     ("query", "leaves", "code", "loc"),
     [
         ("", steps(0), "invalid_argument", ["query", "writer"]),
+        ("?writer=..", steps(0), "invalid_argument", ["query", "writer"]),
+        ("?writer=%0A", steps(0), "invalid_argument", ["query", "writer"]),
         ("?writer=a&end=over", steps(0), "invalid_argument", ["query", "end"]),
         ("?writer=a", steps(0) | {"final/obs": np.zeros(2)}, "invalid_argument", ["query", "end"]),
         ("?writer=a&end=cut", steps(0) | {"final/x": np.zeros(2)}, "structure_mismatch", ["final/x"]),
@@ -176,11 +197,12 @@ def test_it_is_changed_while_it_runs_and_begun_again_from_a_snapshot(api: Api, m
     for durability in ("none", "os", "fsync"):
         assert api.patch(made, json={"durability": durability}).json()["durability"] == durability
     assert send(api, f"{made}/experience?writer=a&sequence=2", steps(3)).json()["durable"] is True
-    snapshot = api.post(f"{made}/snapshot").json()["id"]
+    snapshot = api.post(f"{made}/snapshot").json()
     name = next(_NAMES)
-    begun = api.post("/api/v1/buffers", json={"name": name, "from": {"snapshot": snapshot}})
+    begun = api.post("/api/v1/buffers", json={"name": name, "from": {"snapshot": snapshot["id"]}})
 
     assert begun.status_code == 201, begun.text
+    assert snapshot["size"] == begun.json()["size"] == 4
     other = f"/api/v1/buffers/{name}"
     added = send(api, f"{other}/experience?writer=a&sequence=3", steps(4)).json()
     assert (added["steps"], added["episode"], added["size"]) == (5, 1, 5)

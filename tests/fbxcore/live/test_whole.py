@@ -89,7 +89,7 @@ async def test_a_snapshot_under_adds_is_of_one_moment(tmp_path, opened, monkeypa
 
     monkeypatch.setattr(buffer._engine, "ask", ask_and_add)
     (tmp_path / "s").mkdir()
-    counters = await buffer.snapshot(tmp_path / "s")
+    counters, _ = await buffer.snapshot(tmp_path / "s")
     await buffer.add(steps(buffer.describe()["position"], 7), idempotency_key="last")
     adopt_whole(tmp_path / "s", tmp_path / "c")
     copy = await opened(made, "c")
