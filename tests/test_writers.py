@@ -122,13 +122,14 @@ def play(folder, port, *, actors, kills, steps, kind):
         thread.start()
     try:
         for kill in range(kills + 1):
+            enough = steps + sum(len(actor.told) for actor in playing)
+            seen["good"] = 0
             wait_until(
-                lambda n=steps: seen["good"] > 3 and sum(len(a.told) for a in playing) > n, seconds=300
+                lambda n=enough: seen["good"] > 3 and sum(len(a.told) for a in playing) > n, seconds=300
             )
             if kill < kills:
                 server.send_signal(signal.SIGKILL)
                 server.wait()
-                seen["good"], steps = 0, steps + sum(len(a.told) for a in playing)
                 server = start(folder, port)
         stop.set()
         for thread in (*playing, learner):

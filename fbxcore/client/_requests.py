@@ -190,17 +190,6 @@ def spec_of(nested: Any) -> Any:
     return {"shape": list(nested.shape), "dtype": np.dtype(nested.dtype).name}
 
 
-def flat_spec(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Mapping[str, Any]]:
-    """Return the leaves of a spec in JSON by name joined with `/`."""
-    flat: dict[str, Mapping[str, Any]] = {}
-    for name, value in nested.items():
-        if isinstance(value.get("dtype"), str):
-            flat[f"{prefix}{name}"] = value
-        else:
-            flat |= flat_spec(value, f"{prefix}{name}/")
-    return flat
-
-
 def _plain(nested: Any) -> Any:
     """Return mappings for named tuples, which is how JAX programs often write a timestep."""
     if hasattr(nested, "_asdict"):

@@ -32,6 +32,7 @@ class Writer:
         self._buffer = buffer
         self._batch_steps, self._timeout_ms = batch_steps, timeout_ms
         self._gathered: list[dict[str, np.ndarray]] = []  # [T, ...] each
+        self._no_steps: dict[str, np.ndarray] = {}
         self._steps = 0
         self._unsent: tuple[int, dict[str, np.ndarray], str | None] | None = None
         self._is_open = False
@@ -53,6 +54,7 @@ class Writer:
         """
         leaves = requests.leaves_of(experience)
         self._gathered.append(leaves)
+        self._no_steps = {name: leaf[:0] for name, leaf in leaves.items()}  # for an end alone
         self._steps += len(next(iter(leaves.values())))
         self._is_open = True
         return self._send(None, {}) if self._steps >= self._batch_steps else None
@@ -107,11 +109,5 @@ class Writer:
         return answer
 
     def _joined(self) -> dict[str, np.ndarray]:
-        if not self._gathered:
-            return {name: np.zeros((0, *shape), dtype) for name, (shape, dtype) in self._leaves().items()}
-        return {name: np.concatenate([part[name] for part in self._gathered]) for name in self._gathered[0]}
-
-    def _leaves(self) -> dict[str, tuple[tuple[int, ...], str]]:
-        """Return the leaves that the buffer's spec has, for an end without steps."""
-        spec = requests.flat_spec(self._buffer.describe()["spec"])
-        return {name: (tuple(leaf["shape"]), leaf["dtype"]) for name, leaf in spec.items()}
+        parts = self._gathered or [self._no_steps]
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

@@ -94,6 +94,24 @@ def test_what_could_not_be_sent_goes_first_and_once(buffer, monkeypatch):
     assert buffer.describe()["size"] == 2 and pairs(buffer) == {(0, 1)}
 
 
+def test_an_end_without_steps_stays_until_it_is_sent(buffer, monkeypatch):
+    """While nobody answers at all, the end of an episode waits, and no later step joins those before it."""
+    writer = buffer.writer("a", batch_steps=1)
+    writer.add(steps(0, 1))
+    send = buffer._transport.send
+
+    def fail(_request):
+        raise UnreachableError("Nobody is there.")
+
+    monkeypatch.setattr(buffer._transport, "send", fail)
+    with pytest.raises(UnreachableError):
+        writer.end("truncated")
+    monkeypatch.setattr(buffer._transport, "send", send)
+    writer.add(steps(10, 11))
+
+    assert pairs(buffer) == {(0, 1), (10, 11)}
+
+
 def test_an_end_that_the_server_made_already_is_no_error(buffer):
     """A writer that was idle too long finds its episode ended; it goes on with the next."""
     writer = buffer.writer("a", batch_steps=1)
