@@ -6,10 +6,12 @@ of the log may go once both are past it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from fbxcore.errors import DamagedError
@@ -17,6 +19,8 @@ from fbxcore.live.files import replace_file
 from fbxcore.snapshot import dump_snapshot, load_snapshot
 
 FILE = "checkpoint.safetensors"
+_KEYS = ".keys"  # of the ledger, beside the bookkeeping
+_LINE_ENTRIES = 200
 
 
 @dataclass(frozen=True)
@@ -60,8 +64,10 @@ class Checkpoint:
 
     def save(self, directory: Path) -> None:
         """Replace the checkpoint of a directory."""
-        meta = {"log": self.log, "counters": asdict(self.counters), "ledger": self.ledger}
-        replace_file(directory / FILE, dump_snapshot(self.bookkeeping, meta))
+        keys = {_KEYS: np.frombuffer(_lines(self.ledger.get("keys", {})), np.uint8)}
+        ledger = {name: value for name, value in self.ledger.items() if name != "keys"}
+        meta = {"log": self.log, "counters": asdict(self.counters), "ledger": ledger}
+        replace_file(directory / FILE, dump_snapshot(self.bookkeeping | keys, meta))
 
     @staticmethod
     def load(directory: Path, log_id: str) -> Checkpoint:
@@ -79,4 +85,21 @@ class Checkpoint:
             raise DamagedError(
                 f"Checkpoint `{FILE}` must belong to the log beside it, got that of another.", file=FILE
             )
-        return Checkpoint(log_id, Counters(**meta["counters"]), bookkeeping, meta["ledger"])
+        ledger = meta["ledger"]
+        if _KEYS in bookkeeping:
+            ledger |= {"keys": _read_lines(bookkeeping.pop(_KEYS).tobytes())}
+        return Checkpoint(log_id, Counters(**meta["counters"]), bookkeeping, ledger)
+
+
+def _lines(entries: Mapping[str, Any]) -> bytes:
+    """Return entries as lines of JSON: to encode 100,000 of them at once would stop all other threads."""
+    items = list(entries.items())
+    starts = range(0, len(items), _LINE_ENTRIES)
+    return b"\n".join(msgspec.json.encode(dict(items[at : at + _LINE_ENTRIES])) for at in starts)
+
+
+def _read_lines(lines: bytes) -> dict[str, Any]:
+    entries: dict[str, Any] = {}
+    for line in lines.splitlines():
+        entries |= msgspec.json.decode(line)
+    return entries

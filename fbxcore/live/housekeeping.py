@@ -122,9 +122,11 @@ class Housekeeper:
             return  # the log holds all that came since the last base
         written = journal.log.written_bytes
         counters, bookkeeping = await self._engine.ask(lambda ring: (ring.counters, ring.bookkeeping()))
-        checkpoint = Checkpoint(journal.log.id, counters, bookkeeping, journal.ledger.to_json())
+        ledger = journal.ledger.freeze()
         await asyncio.to_thread(journal.log.sync)  # the log is never behind its checkpoint
-        await asyncio.to_thread(checkpoint.save, self._directory)
+        await asyncio.to_thread(
+            lambda: Checkpoint(journal.log.id, counters, bookkeeping, ledger()).save(self._directory)
+        )
         self._saved, self._saved_at = counters, time.monotonic()
         journal.room.saved(written)
         await self._drop(counters)

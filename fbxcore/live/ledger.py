@@ -13,7 +13,7 @@ import asyncio
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -169,16 +169,23 @@ class Ledger:
 
     def to_json(self) -> dict[str, Any]:
         """Return what a checkpoint keeps: answered keys and writers."""
+        return self.freeze()()
+
+    def freeze(self) -> Callable[[], dict[str, Any]]:
+        """Return a call, to be made in any thread, that gives what a checkpoint keeps as of now."""
         self._forget_old()
-        keys = {
-            k: [e.fingerprint, e.created, e.result] for k, e in self._keys.items() if e.result is not None
-        }
+        entries = list(self._keys.items())
         writers = {
             name: [entry.last, entry.fingerprint, entry.result]
             for name, entry in self._writers.items()
             if entry.last >= 0
         }
-        return {"keys": keys, "writers": writers}
+
+        def to_json() -> dict[str, Any]:
+            keys = {k: [e.fingerprint, e.created, e.result] for k, e in entries if e.result is not None}
+            return {"keys": keys, "writers": writers}
+
+        return to_json
 
     def begin_moment(self) -> dict[str, Any]:
         """Return what `end_moment` needs to tell what was answered up to a moment that comes."""
