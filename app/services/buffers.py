@@ -134,7 +134,7 @@ async def _claim_vault(deck: Deck, config: BufferConfig) -> None:
     deck.owners[key] = config.name
     if entry is not None:
         try:
-            await deck.release_vault(entry)
+            await chains.release(deck, entry)
         except BaseException:
             del deck.owners[key]
             raise

@@ -64,11 +64,16 @@ def find_log(deck: Deck, entry: VaultEntry) -> Path | None:
     return None
 
 
-async def drop_log(deck: Deck, entry: VaultEntry) -> None:
-    """Delete the log of a vault that holds everything in it."""
-    log = await asyncio.to_thread(find_log, deck, entry)
-    if log is not None:
-        await asyncio.to_thread(shutil.rmtree, log)
+async def release(deck: Deck, entry: VaultEntry) -> None:
+    """Commit what a vault's log holds, delete it, and let go of the vault, so that a buffer may write it."""
+    async with entry.lock:
+        if entry.live is not None:
+            await entry.live.flush()
+            await entry.live.close()
+            entry.live = None
+        log = await asyncio.to_thread(find_log, deck, entry)
+        if log is not None:
+            await asyncio.to_thread(shutil.rmtree, log)
 
 
 async def take_log(deck: Deck, entry: VaultEntry) -> None:

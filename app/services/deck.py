@@ -26,7 +26,6 @@ from fbxcore.errors import (
 )
 from fbxcore.live import LiveBuffer, LiveMixer, LiveVault, MixerConfig
 from fbxcore.vault.files import remove_half_made
-from fbxcore.vault.store import VaultReader
 
 logger = logging.getLogger("flashdeck")
 T = TypeVar("T")
@@ -392,28 +391,3 @@ class Deck:
                 code="vault_in_use",
                 buffer=owner,
             )
-
-    async def release_vault(self, entry: VaultEntry) -> None:
-        """Commit what a vault's log holds and let go of the vault, so that a buffer may write it."""
-        async with entry.lock:
-            if entry.live is not None:
-                await entry.live.flush()
-                await entry.live.close()
-                entry.live = None
-            await chains.drop_log(self, entry)
-
-    async def read(
-        self, call: Callable[[VaultReader], Any], entry: VaultEntry, generation: int | None = None
-    ) -> Any:
-        """Run a call on a reader of the vault, in a thread, with a bound on how many at once."""
-
-        def run() -> Any:
-            with VaultReader.open(entry.place.path, generation=generation) as reader:
-                entry.reading.append(reader.generation)
-                try:
-                    return call(reader)
-                finally:
-                    entry.reading.remove(reader.generation)
-
-        async with self.reads:
-            return await asyncio.to_thread(run)

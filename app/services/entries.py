@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from app.services.folders import Facts, Place
 from fbxcore.errors import ConflictError, FbxError
 from fbxcore.live import LiveVault
 from fbxcore.vault.faults import FOREIGN_WRITER
-from fbxcore.vault.store import VaultWriter
+from fbxcore.vault.store import VaultReader, VaultWriter
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -56,3 +60,23 @@ def fault_of(entry: VaultEntry, writer: VaultWriter | None, failure: FbxError | 
 def names_of(vault_name: str) -> tuple[str, ...]:
     """Return the names of vaults that a part of an address may mean."""
     return vault_name.replace("~", "/"), vault_name, vault_name.replace("%7E", "~")
+
+
+async def read(
+    reads: asyncio.Semaphore,
+    call: Callable[[VaultReader], T],
+    entry: VaultEntry,
+    generation: int | None = None,
+) -> T:
+    """Run a call on a reader of a vault, in a thread, with a bound on how many at once."""
+
+    def run() -> T:
+        with VaultReader.open(entry.place.path, generation=generation) as reader:
+            entry.reading.append(reader.generation)
+            try:
+                return call(reader)
+            finally:
+                entry.reading.remove(reader.generation)
+
+    async with reads:
+        return await asyncio.to_thread(run)

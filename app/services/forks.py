@@ -7,6 +7,7 @@ from typing import Any
 
 from app.services import slices, vaults
 from app.services.deck import Deck, VaultEntry
+from app.services.entries import read
 from app.services.folders import Place, look_into
 from fbxcore.errors import InvalidArgumentError
 from fbxcore.live import check_name
@@ -44,7 +45,9 @@ async def fork(
     place = deck.new_place(vault_name, uid)
     async with deck.name_locks[f"vault:{place.key}"]:
         vaults.check_new(deck, place)
-        await deck.read(lambda reader: _copy(reader, place, found.steps, origin), entry, found.generation)
+        await read(
+            deck.reads, lambda reader: _copy(reader, place, found.steps, origin), entry, found.generation
+        )
         made = deck.vaults[place.key] = VaultEntry(place, await asyncio.to_thread(look_into, place))
         await deck.save_vault(made)
     return await vaults.show(deck, made)

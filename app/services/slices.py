@@ -12,6 +12,7 @@ import numpy as np
 
 from app.services import vaults
 from app.services.deck import Deck, VaultEntry
+from app.services.entries import read as read_vault
 from fbxcore.errors import InvalidArgumentError
 from fbxcore.spec import leaf_bytes
 from fbxcore.vault.slices import resolve_slice
@@ -105,7 +106,7 @@ async def read(deck: Deck, entry: VaultEntry, found: Slice) -> dict[str, np.ndar
             return arrays
         return {name: np.ascontiguousarray(array[:, ::-1]) for name, array in arrays.items()}
 
-    return await deck.read(run, entry, found.generation)
+    return await read_vault(deck.reads, run, entry, found.generation)
 
 
 def etag(entry: VaultEntry, found: Slice, format: str, encoding: str | None) -> str:
