@@ -15,13 +15,9 @@ from app.contexts.cells import Column, schema_columns
 from app.contexts.samples import SampleTable
 from app.contexts.shell import Fact, Link, Page, Pill, Snippet
 from app.contexts.writers import WritersPanel
+from fbxcore.live import DURABILITIES
 from fbxcore.spec import timestep_bytes
 
-RISKS = {
-    "fsync": "What was acknowledged is on the disk; it survives a power loss.",
-    "os": "What was acknowledged survives a crash of the service, but not a power loss.",
-    "none": "A crash loses everything that is not yet committed to a vault.",
-}
 FIELDS = {"priority": "Priority", "age": "Age", "cluster": "Cluster"}
 
 
@@ -170,7 +166,7 @@ def _limiter_text(limiter: Any) -> str:
 
 def safety(state: live.State) -> list[Fact]:
     """What becomes of the data, and what could be lost."""
-    found = [Fact("Durability", state["durability"], RISKS.get(state["durability"], ""))]
+    found = [Fact("Durability", state["durability"], DURABILITIES.get(state["durability"], ""))]
     found.append(_kept_in(state))
     if (persisted := state.get("persisted")) is not None:
         length, pending = units.grouped(persisted["length"]), units.grouped(persisted["pending"])
@@ -195,7 +191,7 @@ def risk_pill(state: live.State) -> Pill:
     """Durability in a word."""
     tone = {"fsync": "good", "os": "warn"}.get(state["durability"], "bad")
     text = {"fsync": "survives power loss", "os": "survives a crash"}.get(state["durability"], "memory only")
-    return Pill(text, tone, RISKS.get(state["durability"], ""))
+    return Pill(text, tone, DURABILITIES.get(state["durability"], ""))
 
 
 def fields_of(state: live.State) -> list[str]:
