@@ -101,7 +101,7 @@ def test_buffer_page_says_what_the_api_says(deck: Api) -> None:
 def test_buffer_page_names_the_risk_of_its_durability(deck: Api) -> None:
     """fsync survives a power loss, none does not survive a crash, and both pages say so."""
     assert "survive a power loss" in text_of(page(deck, "/buffers/cartpole"), "[aria-labelledby=h-schema]")
-    assert "Nothing survives the end of the server" in text_of(page(deck, "/buffers/filling"), "[aria-labelledby=h-schema]")
+    assert "Nothing survives the end" in text_of(page(deck, "/buffers/filling"), "[aria-labelledby=h-schema]")
 
 
 def test_tape_shows_empty_cells_and_the_write_head(deck: Api) -> None:
