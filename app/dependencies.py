@@ -43,7 +43,7 @@ VaultDep = Annotated[VaultEntry, Depends(vault_of)]
 
 
 class StrictRoute(APIRoute):
-    """A route that refuses query parameters it does not serve, and bodies too large for JSON."""
+    """A route that refuses parameters and bodies it does not serve, and bodies too large for JSON."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return the handler with the check before it."""
@@ -52,6 +52,7 @@ class StrictRoute(APIRoute):
         served = {
             field.alias: field.field_info for field in fields if isinstance(field.field_info, params.Query)
         }
+        takes_body = self.body_field is not None or "requestBody" in (self.openapi_extra or {})
 
         async def checked(request: Request) -> Response:
             names = [name for name, _ in request.query_params.multi_items()]
@@ -67,6 +68,11 @@ class StrictRoute(APIRoute):
                     )
             if request.method not in ("GET", "HEAD"):
                 request._body = bytes(await read_body(request, MAX_JSON_BYTES))  # where `body()` keeps it
+                if request._body and not takes_body:
+                    raise NotSupportedError(
+                        f"`body` must be empty: this resource serves none, got {request._body[:40]!r}.",
+                        loc=("body",),
+                    )
             return await handle(request)
 
         return checked

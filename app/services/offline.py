@@ -29,8 +29,10 @@ def choose(data: Path, foreign: Path | None, names: Sequence[str]) -> list[Place
     """Return the vaults of the given names, or all there are.
 
     Raises:
-        NotFoundError: for a name that none has.
+        NotFoundError: for a name that none has, and a data directory that does not exist.
     """
+    if foreign is None:
+        _check_there(data)
     places = {place.key: place for place in find_places(data, foreign)}
     for name in names:
         if name not in places:
@@ -39,9 +41,15 @@ def choose(data: Path, foreign: Path | None, names: Sequence[str]) -> list[Place
     return [places[name] for name in names] if names else list(places.values())
 
 
+def _check_there(data: Path) -> None:
+    if not data.is_dir():
+        raise NotFoundError(f"`data` must be the data directory, got {str(data)!r:.300}, which is none.")
+
+
 @contextmanager
 def held(data: Path) -> Iterator[None]:
     """Hold the data directory, so that no service starts meanwhile."""
+    _check_there(data)
     lock = DataLock(data)
     lock.take("no address: a command works on the files")
     try:

@@ -298,6 +298,15 @@ def test_verify_finds_and_repairs(data):
     assert status == 1 and not json.loads(text)[0]["is_whole"]
 
 
+@pytest.mark.parametrize("command", ["verify", "gc"])
+def test_a_data_directory_that_is_not_there_is_refused(tmp_path, command):
+    """A mistyped path is an error, not a list of no faults, and not made."""
+    status, text, complaint = run(command, "--data", str(tmp_path / "mistyped"), "--json")
+
+    assert (status, text) == (1, "") and complaint.startswith("Error: `data` must be")
+    assert not list(tmp_path.iterdir())
+
+
 def write_over(path):
     """Write over one step as a program that has only half finished, and hide the others behind a length."""
     with VaultWriter.open(path) as writer:

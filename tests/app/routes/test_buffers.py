@@ -246,6 +246,15 @@ def test_an_empty_buffer_is_deleted_without_asking(api: Api) -> None:
     assert api.delete(f"{URL}/empty").status_code == 204
 
 
+@pytest.mark.parametrize("path", [f"{URL}/bare/reset", f"{URL}/bare/snapshot", "/api/v1/scan"])
+def test_a_body_where_none_is_served_is_not_ignored(api: Api, path: str) -> None:
+    """What a caller meant by it would not happen."""
+    api.put(f"{URL}/bare", json=buffer_body("bare"))
+
+    assert_refused(api.post(path, json={"discard": True}), 422, "not_supported", "`body`")
+    assert api.post(path).status_code < 300
+
+
 def test_reset_forgets_the_items(api: Api) -> None:
     """After reset the size is 0, and `added` still counts all there ever were."""
     make(api, "reset")
