@@ -162,7 +162,8 @@ def _proportions(given: Any, buffers: list[str]) -> tuple[float, ...]:
         sizes_of(given, 1)
     except (InvalidArgumentError, OverflowError) as error:
         raise InvalidArgumentError(
-            f"`proportions` must be numbers from 0 on, not all 0, got {given!r:.80}.", loc=("proportions",)
+            f"`proportions` must be numbers from 0 on, not all 0 or huge, got {given!r:.80}.",
+            loc=("proportions",),
         ) from error
     return tuple(given)
 

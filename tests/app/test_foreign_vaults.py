@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -202,6 +203,7 @@ def interfere(api: Api, writer: str, folder: Path) -> str:
     added = record(api, writer)
     assert api.post(added, json={"n": [[3, 4]]}).status_code == 201
     append_by_flashbax(folder)
+    time.sleep(0.02)  # an append looks for another program's commit once in 10 ms
     answer = api.post(added, json={"n": [[5]]})
     assert_refused(answer, 409, "foreign_writer", "walk/run1", "Stop that program")
     return added

@@ -182,6 +182,7 @@ def test_putting_it_again_finds_it_or_says_how_it_differs(api: Api) -> None:
         ({"buffers": ["../a", "b"]}, "invalid_argument", ["buffers", 0]),
         ({"proportions": [1]}, "invalid_argument", ["proportions"]),
         ({"proportions": [0, 0]}, "invalid_argument", ["proportions"]),
+        ({"proportions": [1e308, 1e308]}, "invalid_argument", ["proportions"]),
         ({"proportions": [-1, 2]}, "invalid_argument", ["proportions"]),
         ({"proportions": ["1", 2]}, "invalid_argument", ["proportions"]),
         ({"sample_batch_size": 0}, "invalid_argument", ["sample_batch_size"]),
