@@ -37,7 +37,9 @@ def sizes_of(proportions: Sequence[float], sample_batch_size: int) -> list[int]:
     if sample_batch_size <= 0:
         raise _refusal(f"`sample_batch_size` must be at least 1, got {sample_batch_size!r}.")
     if not all(0 <= part < math.inf for part in proportions) or not 0 < sum(proportions) < math.inf:
-        raise _refusal(f"`proportions` must be numbers from 0 on, not all 0 or huge, got {list(proportions)!r}.")
+        raise _refusal(
+            f"`proportions` must be numbers from 0 on, not all 0 or huge, got {list(proportions)!r}."
+        )
     total = sum(proportions)
     sizes = [int(part / total * sample_batch_size) for part in proportions]
     sizes[0] += sample_batch_size - sum(sizes)
