@@ -30,6 +30,11 @@ class Gate:
         self._limiter = Limiter(config) if config is not None else None
         self.wake()
 
+    def sampled(self) -> None:
+        """Let writers look again whom the limiter held back."""
+        if self._limiter is not None:
+            self.wake()
+
     def close(self) -> None:
         """Send everybody away, for good."""
         self._closed = True

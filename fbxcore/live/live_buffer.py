@@ -18,25 +18,20 @@ import numpy as np
 from fbxcore.errors import (
     FbxError,
     InvalidArgumentError,
-    NotEnoughDataError,
     NotSupportedError,
 )
+from fbxcore.live.adder import Adder
 from fbxcore.live.answers import Added, RunAdded, Sample, Taken, Updated, WriterState
 from fbxcore.live.applied import Applied
-from fbxcore.live.checkpoint import Checkpoint, Counters
+from fbxcore.live.checkpoint import Counters
 from fbxcore.live.checks import (
-    check_batch_size,
-    check_beta,
-    check_experience,
     check_no_end,
     check_priorities,
-    check_seed,
     check_timeout,
 )
-from fbxcore.live.clustered_ring import ClusteredRing
 from fbxcore.live.config import BufferConfig, load_config, save_config
 from fbxcore.live.describe import describe_buffer, describe_stats
-from fbxcore.live.durability import change_durability, forget
+from fbxcore.live.durability import change_durability
 from fbxcore.live.engine import Engine, priorities_body
 from fbxcore.live.frames import Frame, Kind
 from fbxcore.live.gate import Gate
@@ -44,14 +39,13 @@ from fbxcore.live.histograms import histogram_of
 from fbxcore.live.housekeeping import Housekeeper
 from fbxcore.live.journal import Journal
 from fbxcore.live.log import Log
-from fbxcore.live.queue_ring import QueueRing
-from fbxcore.live.recovery import restore_ring
+from fbxcore.live.opening import open_parts
 from fbxcore.live.ring import Ring, Room, new_room
 from fbxcore.live.room import MAX_LOG_BYTES
+from fbxcore.live.sampler import Sampler
 from fbxcore.live.takes import Takes
 from fbxcore.live.timeseries import Timeseries
-from fbxcore.live.vaults import open_vault
-from fbxcore.live.whole import Whole, save_whole
+from fbxcore.live.whole import save_whole
 from fbxcore.live.writers import Writers, states_of
 from fbxcore.types import Leaves
 from fbxcore.vault.foreign import Foreign
@@ -72,6 +66,8 @@ class LiveBuffer:
         self._engine: Engine
         self._journal: Journal
         self._gate: Gate
+        self.sampler: Sampler
+        self._adder: Adder
         self._takes: Takes | None = None  # of a queue
         self._housekeeper: Housekeeper
         self._writers: Writers | None = None
@@ -117,6 +113,8 @@ class LiveBuffer:
         if buffer.layout.is_queue:
             buffer._takes = Takes(buffer.config, buffer._engine, buffer._journal, buffer._gate)
             buffer._takes.start()
+        buffer.sampler = Sampler(buffer.config, buffer._ring, buffer._engine, buffer._gate)
+        buffer._adder = Adder(buffer.config, buffer._ring, buffer._journal, buffer._gate, buffer._takes)
         buffer._engine.start()
         buffer._journal.start(next_sequence=counters.sequence + 1, position=counters.position)
         buffer._housekeeper.start(is_warm=config is not None)
@@ -132,56 +130,15 @@ class LiveBuffer:
         return buffer
 
     def _open(self, vaults: Path, progress: Callable[[int, int], None], *, is_new: bool, saves: bool) -> None:
-        ring = QueueRing if self.layout.is_queue else ClusteredRing if self.layout.num_clusters else Ring
-        self._ring = ring(self.layout, self.config.spec)  # first: it is what may not fit
-        self._engine = Engine(self._ring, self.config.name)
-        base = Whole.load(
-            self.directory, self.config.spec, rows=self.layout.rows, time_axis=self.layout.time_axis
-        )
-        begins_at = (0, 0) if base is None else (base.counters.sequence, base.counters.position)
-        writer = open_vault(self.config, vaults)
-        try:
-            self._journal = Journal(
-                self.directory / "log",
-                self.config.spec,
-                writer=writer,
-                durability=self.config.durability,
-                on_frame=self._engine.apply,
-                began=self._began,
-                settled=self._settled,
-                begins_at=begins_at,
-                independent=self.layout.independent,
-            )
-            checkpoint = Checkpoint.load(self.directory, self._journal.log.id)
-            if base is not None and base.counters.sequence > checkpoint.counters.sequence:
-                checkpoint = Checkpoint(checkpoint.log, base.counters, base.bookkeeping, base.ledger)
-            restore_ring(self._ring, self._journal, checkpoint, progress, base)
-            self._note_lost_end()
-            if self.config.durability == "none" and writer is None:
-                forget(self.directory, self._journal)
-            if is_new and self.config.retain_steps is not None:
-                retain_steps(writer, self.config.retain_steps)
-            if is_new:
-                for warm_up in self._ring.warm_ups():
-                    warm_up(self._ring)
-            if is_new and saves:
-                save_config(self.directory, self.config)
-        except BaseException:
-            if writer is not None:
-                writer.close()
-            raise
+        parts = open_parts(
+            self.directory, self.config, vaults, progress,
+            is_new=is_new, saves=saves, began=self._began, settled=self._settled,
+        )  # fmt: skip
+        self._ring, self._engine, self._journal = parts.ring, parts.engine, parts.journal
         self._housekeeper = Housekeeper(
             self.directory, self.config, self._ring, self._engine, self._journal, self._changing
         )
-        self._housekeeper.base = None if base is None else base.counters
-
-    def _note_lost_end(self) -> None:
-        """Where the views are ahead of a log that lost its end, save what they stand for first of all."""
-        if self._ring.counters.sequence >= self._journal.log.next_sequence:
-            log, ledger = self._journal.log, self._journal.ledger
-            Checkpoint(log.id, self._ring.counters, self._ring.bookkeeping(), ledger.to_json()).save(
-                self.directory
-            )
+        self._housekeeper.base = None if parts.base is None else parts.base.counters
 
     async def close(self) -> None:
         """Finish what was taken, commit it, note where everything stands, and let go of the files."""
@@ -336,25 +293,10 @@ class LiveBuffer:
             )  # fmt: skip
             return RunAdded(**answer, durable=self.config.durability == "fsync")
         check_no_end(end)
-        checked, steps = check_experience(self.config, leaves, cast)
-        deadline = _deadline(timeout_ms)
-        answer = await self._journal.add(
-            checked,
-            steps,
-            key=idempotency_key,
-            writer=writer,
-            sequence=sequence,
-            admit=lambda: self._admit_add(steps, deadline),
-            deadline=deadline,
+        answer = await self._adder.add(
+            leaves, key=idempotency_key, writer=writer, sequence=sequence, cast=cast, timeout_ms=timeout_ms
         )
-        if "size" not in answer:
-            answer |= {"added": 0, "size": self._ring.size, "position": self._ring.position, "sequence": None}
         return Added(**answer, durable=self.config.durability == "fsync")
-
-    async def _admit_add(self, steps: int, deadline: float) -> bool:
-        if self._takes is not None:
-            return await self._takes.admit_add(steps, deadline)
-        return await self._gate.admit_add(steps * self.layout.rows, deadline)
 
     @property
     def independent(self) -> Writers:
@@ -377,9 +319,7 @@ class LiveBuffer:
 
     async def fill(self, leaves: Leaves) -> None:
         """Add leaves as `add` does, but past the limiter and waiting for the vault."""
-        checked, steps = check_experience(self.config, leaves, None)
-        await self._journal.add(checked, steps, key=None, writer=None, sequence=None)
-        await self._journal.flush()
+        await self._adder.fill(leaves)
 
     async def reset(self) -> None:
         """Forget every item; what is in the vault stays there."""
@@ -421,36 +361,9 @@ class LiveBuffer:
         self._gate.check_open()
         if self._takes is not None:
             raise _not_for(self.config, "sample", "take")
-        number = check_batch_size(self.config, batch_size)
-        check_beta(self.config, beta)
-        check_seed(seed)
-        deadline = _deadline(0 if peek else timeout_ms)
-        if not peek:
-            await self._gate.admit_sample(number, deadline)
-        while True:
-            try:
-                return await self._draw(number, seed, beta, peek, room)
-            except NotEnoughDataError as error:
-                refusal = error
-            await self._gate.wait(deadline, lambda error=refusal: error)
-
-    async def admit_sample(self, items: int, deadline: float) -> None:
-        """Wait until the limiter lets a mixer have so many items."""
-        self._gate.check_open()
-        await self._gate.admit_sample(items, deadline)
-
-    async def until_changed(self, deadline: float, error: Callable[[], FbxError]) -> None:
-        """Wait until something changed, or raise `error` at the deadline (the loop's clock)."""
-        await self._gate.wait(deadline, error)
-
-    async def count_sampled(self, items: int) -> None:
-        """Count items that a mixer handed out."""
-
-        def count(ring: Ring) -> None:
-            ring.counters = ring.counters.and_sampled(items)
-
-        await self._engine.ask(count)
-        self._gate.wake()
+        return await self.sampler.sample(
+            batch_size, seed=seed, beta=beta, timeout_ms=timeout_ms, peek=peek, room=room
+        )
 
     async def take(
         self,
@@ -485,18 +398,6 @@ class LiveBuffer:
     async def next_in_line(self) -> dict[str, np.ndarray] | None:
         """Return what the next take of a queue gives, and leave it there; None if too little waits."""
         return None if self._takes is None else await self._takes.next_in_line()
-
-    async def _draw(
-        self, number: int, seed: int | None, beta: float | None, peek: bool, room: Room
-    ) -> Sample:
-        def draw(ring: Ring) -> Sample:
-            arrays, drawn_with = ring.sample(number, seed, beta, room)
-            if not peek:
-                ring.counters = ring.counters.and_sampled(number)
-            return Sample(arrays, drawn_with, ring.position)
-
-        at_once = self._engine.now(draw) if self._ring.is_quick(number) else None
-        return at_once[0] if at_once is not None else await self._engine.ask(draw)
 
     async def set_priorities(
         self, indices: np.ndarray, priorities: np.ndarray, generations: np.ndarray

@@ -168,11 +168,11 @@ class LiveMixer:
         deadline = asyncio.get_running_loop().time() + check_timeout(0 if peek else timeout_ms)
         if not peek:
             for member, size in parts:
-                await member.admit_sample(size, deadline)
+                await member.sampler.admit(size, deadline)
         drawn = await self._draw(parts, seed, beta, deadline)
         if not peek:
             self.sampled += sum(size for _, size in parts)
-            await asyncio.gather(*(member.count_sampled(size) for member, size in parts))
+            await asyncio.gather(*(member.sampler.count(size) for member, size in parts))
         return Sample(_joined(drawn, room), seed, sum(member.position for member in self.members))
 
     def _parts(self, number: int) -> list[tuple[LiveBuffer, int]]:
@@ -200,7 +200,7 @@ class LiveMixer:
                     break
             else:
                 return drawn
-            await member.until_changed(deadline, lambda refusal=refusal: refusal)
+            await member.sampler.until_changed(deadline, lambda refusal=refusal: refusal)
 
 
 def _named(member: LiveBuffer, error: NotEnoughDataError) -> NotEnoughDataError:
