@@ -17,16 +17,28 @@ from fbxcore.live.config import BufferConfig, save_config
 from fbxcore.live.engine import Engine
 from fbxcore.live.journal import Journal
 from fbxcore.live.whole import remove_whole, save_whole
+from fbxcore.vault.retention import retain_steps
 
 
-async def change_durability(
+async def change_config(
     directory: Path, before: BufferConfig, after: BufferConfig, journal: Journal, engine: Engine
 ) -> Counters | None:
-    """Keep frames as another configuration says, and save it; return where the base is, if one was written.
+    """Go on with another configuration, and save it; return where the base is, if one was written.
 
     Raises:
         FbxError: if that failed; then everything is as before.
     """
+    if after.retain_steps != before.retain_steps:
+        await asyncio.to_thread(retain_steps, journal.persister.writer, after.retain_steps)
+    if after.durability != before.durability:
+        return await _change_durability(directory, before, after, journal, engine)
+    await asyncio.to_thread(save_config, directory, after)
+    return None
+
+
+async def _change_durability(
+    directory: Path, before: BufferConfig, after: BufferConfig, journal: Journal, engine: Engine
+) -> Counters | None:
     if after.durability == "none":
         await asyncio.to_thread(save_config, directory, after)
         await _set(journal, "none")

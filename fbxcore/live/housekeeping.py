@@ -11,10 +11,8 @@ from fbxcore.errors import FbxError
 from fbxcore.live.bases import BaseKeeper
 from fbxcore.live.checkpoint import Checkpoint, Counters
 from fbxcore.live.config import BufferConfig
-from fbxcore.live.engine import Engine
 from fbxcore.live.frames import Frame, Kind
-from fbxcore.live.journal import Journal
-from fbxcore.live.ring import Ring
+from fbxcore.live.opening import Parts
 from fbxcore.live.timeseries import Timeseries
 from fbxcore.live.whole import remove_whole
 
@@ -27,26 +25,17 @@ _log = logging.getLogger("flashdeck")
 class Housekeeper:
     """Keeps one buffer's house; belongs to the event loop that calls `start`."""
 
-    def __init__(
-        self,
-        directory: Path,
-        config: BufferConfig,
-        ring: Ring,
-        engine: Engine,
-        journal: Journal,
-        alone: asyncio.Lock,
-    ):
+    def __init__(self, directory: Path, config: BufferConfig, parts: Parts, alone: asyncio.Lock):
         self.timeseries = Timeseries(METRICS)
-        self.base: Counters | None = None  # where the log's base stands, while the ring needs it
+        # Where the log's base stands, while the ring needs it.
+        self.base: Counters | None = None if parts.base is None else parts.base.counters
         self._directory = directory
         self.config = config
-        self._ring = ring
-        self._engine = engine
-        self._journal = journal
-        self._logged_sampled = ring.counters.sampled
+        self._ring, self._engine, self._journal = parts.ring, parts.engine, parts.journal
+        self._logged_sampled = parts.ring.counters.sampled
         self._saved: Counters | None = None  # by the last checkpoint
         self._saved_at = 0.0
-        self._bases = BaseKeeper(directory, ring, engine, journal, alone)
+        self._bases = BaseKeeper(directory, parts.ring, parts.engine, parts.journal, alone)
         self._ticker: asyncio.Task | None = None
 
     def start(self, *, is_warm: bool) -> None:

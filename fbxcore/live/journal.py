@@ -10,6 +10,7 @@ from typing import Any
 
 from fbxcore.errors import ConflictError, FbxError
 from fbxcore.live.applied import Applied
+from fbxcore.live.checkpoint import Counters
 from fbxcore.live.frames import Frame, Kind, bytes_of
 from fbxcore.live.ledger import Ledger, check_identity, fingerprint
 from fbxcore.live.log import Log
@@ -71,9 +72,10 @@ class Journal:
         """The least number for an episode that its vault does not know."""
         return self.persister.next_episode if isinstance(self.persister, SegmentPersister) else 1
 
-    def start(self, *, next_sequence: int, position: int) -> None:
-        """Begin to write and to persist."""
+    def start(self, counters: Counters) -> None:
+        """Begin to write and to persist, behind where the ring stands."""
         loop = asyncio.get_running_loop()
+        next_sequence, position = counters.sequence + 1, counters.position
         if self.persister is not None:
             self.persister.on_commit(lambda: loop.call_soon_threadsafe(self.room.wake))
             position = max(position, self.persister.applied.position)

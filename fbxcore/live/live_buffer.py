@@ -31,7 +31,7 @@ from fbxcore.live.checks import (
 )
 from fbxcore.live.config import BufferConfig, load_config, save_config
 from fbxcore.live.describe import describe_buffer, describe_stats
-from fbxcore.live.durability import change_durability
+from fbxcore.live.durability import change_config
 from fbxcore.live.engine import Engine, priorities_body
 from fbxcore.live.frames import Frame, Kind
 from fbxcore.live.gate import Gate
@@ -49,7 +49,6 @@ from fbxcore.live.whole import save_whole
 from fbxcore.live.writers import Writers, states_of
 from fbxcore.types import Leaves
 from fbxcore.vault.foreign import Foreign
-from fbxcore.vault.retention import retain_steps
 from fbxcore.vault.store import VaultWriter
 
 _log = logging.getLogger("flashdeck")
@@ -73,8 +72,6 @@ class LiveBuffer:
         self._writers: Writers | None = None
         self._changing = asyncio.Lock()  # one change or snapshot at a time
         self._closed = False
-
-    # Opening and closing
 
     @classmethod
     async def open(
@@ -103,12 +100,14 @@ class LiveBuffer:
             DamagedError: if what lies there cannot be brought back whole.
         """
         buffer = cls(directory, config if config is not None else load_config(directory))
-        await asyncio.to_thread(
-            buffer._open, vaults, progress, is_new=config is not None, saves=first is None
-        )
+        parts = await asyncio.to_thread(
+            open_parts, directory, buffer.config, vaults, progress,
+            is_new=config is not None, saves=first is None, began=buffer._began, settled=buffer._settled,
+        )  # fmt: skip
+        buffer._ring, buffer._engine, buffer._journal = parts.ring, parts.engine, parts.journal
+        buffer._housekeeper = Housekeeper(directory, buffer.config, parts, buffer._changing)
         needed = 2 * buffer.config.num_bytes if buffer.layout.independent else 0  # between two bases
         buffer._journal.room.max_bytes = max(max_log_bytes, needed)
-        counters = buffer._ring.counters
         buffer._gate = Gate(buffer._ring, buffer.config.rate_limiter)
         if buffer.layout.is_queue:
             buffer._takes = Takes(buffer.config, buffer._engine, buffer._journal, buffer._gate)
@@ -116,7 +115,7 @@ class LiveBuffer:
         buffer.sampler = Sampler(buffer.config, buffer._ring, buffer._engine, buffer._gate)
         buffer._adder = Adder(buffer.config, buffer._ring, buffer._journal, buffer._gate, buffer._takes)
         buffer._engine.start()
-        buffer._journal.start(next_sequence=counters.sequence + 1, position=counters.position)
+        buffer._journal.start(buffer._ring.counters)
         buffer._housekeeper.start(is_warm=config is not None)
         if buffer.layout.independent:
             buffer._writers = Writers(buffer.config, buffer._ring, buffer._journal, buffer._gate)
@@ -128,17 +127,6 @@ class LiveBuffer:
                 await buffer.close()
                 raise
         return buffer
-
-    def _open(self, vaults: Path, progress: Callable[[int, int], None], *, is_new: bool, saves: bool) -> None:
-        parts = open_parts(
-            self.directory, self.config, vaults, progress,
-            is_new=is_new, saves=saves, began=self._began, settled=self._settled,
-        )  # fmt: skip
-        self._ring, self._engine, self._journal = parts.ring, parts.engine, parts.journal
-        self._housekeeper = Housekeeper(
-            self.directory, self.config, self._ring, self._engine, self._journal, self._changing
-        )
-        self._housekeeper.base = None if parts.base is None else parts.base.counters
 
     async def close(self) -> None:
         """Finish what was taken, commit it, note where everything stands, and let go of the files."""
@@ -178,15 +166,8 @@ class LiveBuffer:
         self._gate.check_open()
         async with self._changing:
             config = self.config.changed(given)
-            if config.retain_steps != self.config.retain_steps:
-                await asyncio.to_thread(retain_steps, self.vault_writer, config.retain_steps)
-            if config.durability != self.config.durability:
-                base = await change_durability(
-                    self.directory, self.config, config, self._journal, self._engine
-                )
-                self._housekeeper.base = base or self._housekeeper.base
-            else:
-                await asyncio.to_thread(save_config, self.directory, config)
+            base = await change_config(self.directory, self.config, config, self._journal, self._engine)
+            self._housekeeper.base = base or self._housekeeper.base
             self.config = self._housekeeper.config = config
             self._gate.change(config.rate_limiter)
 
@@ -204,8 +185,6 @@ class LiveBuffer:
         self._gate.check_open()
         async with self._changing:
             return await save_whole(directory, self._engine, self._journal.ledger, progress)
-
-    # What it is
 
     @property
     def timeseries(self) -> Timeseries:
@@ -390,7 +369,7 @@ class LiveBuffer:
         self._gate.check_open()
         if self._takes is None:
             raise _not_for(self.config, "take", "sample")
-        deadline = _deadline(timeout_ms)
+        deadline = asyncio.get_running_loop().time() + check_timeout(timeout_ms)
         return await self._takes.take(
             batch_size, key=idempotency_key, client=client, deadline=deadline, room=room
         )
@@ -417,7 +396,3 @@ def _not_for(config: BufferConfig, asked: str, instead: str) -> NotSupportedErro
         f"`{asked}` must be asked of another kind, got kind {config.kind!r}. Use `{instead}`.",
         code="method_not_allowed",
     )
-
-
-def _deadline(timeout_ms: int) -> float:
-    return asyncio.get_running_loop().time() + check_timeout(timeout_ms)

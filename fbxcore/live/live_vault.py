@@ -64,7 +64,7 @@ class LiveVault:
         except BaseException:
             vault.writer.close()
             raise
-        vault._journal.start(next_sequence=1, position=0)
+        vault._journal.start(Counters())
         vault._journal.room.max_bytes = max_log_bytes
         return vault
 

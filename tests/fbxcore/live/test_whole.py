@@ -360,7 +360,7 @@ async def test_a_disk_that_fills_in_the_middle_of_a_change_is_told(tmp_path, ope
     def full(*_):
         raise DiskFullError("The disk must have room, got none.")
 
-    monkeypatch.setattr("fbxcore.live.live_buffer.save_config", full)
+    monkeypatch.setattr("fbxcore.live.durability.save_config", full)
     with pytest.raises(DiskFullError):
         await buffer.change({"rate_limiter": {"samples_per_insert": 1, "min_size": 9, "error_buffer": 99}})
     assert buffer.describe()["limiter"] is None
