@@ -15,6 +15,7 @@ from app.contexts import buffer as buffer_context
 from app.contexts import buffers as buffers_context
 from app.contexts import mixer as mixer_context
 from app.contexts import overview, shell
+from app.contexts import slices as slice_contexts
 from app.contexts import storage as storage_context
 from app.contexts import vaults as vault_contexts
 from app.contexts import writers as writers_context
@@ -244,7 +245,7 @@ async def show_vault(
     """Show one vault, its versions, and a slice as a table."""
     entry, as_json = await _find_vault(deck, vault_name, vault_uid)
     shown = await vaults.show(deck, entry)
-    asked = vault_contexts.asked(shown, ref=ref, start=start, stop=stop, row=row, leaves=tuple(leaf or ()))
+    asked = slice_contexts.asked(shown, ref=ref, start=start, stop=stop, row=row, leaves=tuple(leaf or ()))
     address = quote(shown["url"], safe="~%/").split("/")
     api = request.url_for("show_vault", vault_name=address[0], vault_uid=address[1]).path
     table = await _slice_table(deck, entry, shown, asked, api)
@@ -290,8 +291,8 @@ async def _find_vault(deck: Deck, vault_name: str, vault_uid: str) -> tuple[Vaul
 
 
 async def _slice_table(
-    deck: Deck, entry: VaultEntry, shown: Mapping[str, Any], asked: vault_contexts.Asked, api: str
-) -> vault_contexts.SliceTable:
+    deck: Deck, entry: VaultEntry, shown: Mapping[str, Any], asked: slice_contexts.Asked, api: str
+) -> slice_contexts.SliceTable:
     """Read the few steps the table shows; a refusal is shown in its place."""
     query = slices.Asked(
         ref=asked.ref, start=asked.start, stop=asked.stop, step=None, timesteps=None, percentiles=None,
@@ -305,7 +306,7 @@ async def _slice_table(
         length, first = of.length, of.first
     except FbxError as refused:
         error = str(refused)
-    return vault_contexts.slice_table(
+    return slice_contexts.slice_table(
         arrays, shown["spec"], asked, length=length, rows=shown["rows"], api=api, first=first, error=error
     )
 

@@ -83,3 +83,36 @@ def check_boolean(given: dict[str, Any], name: str) -> None:
     """Refuse an argument that must be true or false and is neither."""
     if not isinstance(given[name], bool):
         raise InvalidArgumentError(f"`{name}` must be true or false, got {given[name]!r}.", loc=(name,))
+
+def too_long(length: int, time_axis: int, typed: str, given: dict[str, Any]) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"`sample_sequence_length` must be at most the time axis ({time_axis}, from `{typed}` "
+        f"{given[typed]}), got {length}.",
+        loc=("sample_sequence_length",),
+    )
+
+
+def time_axis_of(given: dict[str, Any], rows: int) -> tuple[str, int, list[str]]:
+    """Return which argument sets the time axis, what it comes to, and what to say about it."""
+    max_size, max_time = given["max_size"], given["max_length_time_axis"]
+    if max_size is not None and max_time is not None:
+        raise InvalidArgumentError(
+            f"`max_size` must not be given together with `max_length_time_axis`, got {max_size!r} and "
+            f"{max_time!r}. Leave one out.",
+            loc=("max_size",),
+        )
+    if max_size is None and max_time is None:
+        raise InvalidArgumentError(
+            "`max_length_time_axis` must be given, or `max_size` instead of it.",
+            loc=("max_length_time_axis",),
+        )
+    if max_size is None:
+        return "max_length_time_axis", integer_of(given, "max_length_time_axis", at_least=1), []
+    time_axis = integer_of(given, "max_size", at_least=rows) // rows
+    set_by = f"`max_size` {max_size} sets the time axis of each of {rows} rows to {time_axis}."
+    return "max_size", time_axis, [set_by, *cut_by_rows("max_size", max_size, rows)]
+
+
+def missing_axes_of(given: dict[str, Any]) -> tuple[int, ...]:
+    is_given = (given["add_batch_size"] is not None, given["add_sequences"])
+    return tuple(axis for axis, has_it in enumerate(is_given) if not has_it)

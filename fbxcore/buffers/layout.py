@@ -17,8 +17,11 @@ from fbxcore.buffers._arguments import (
     cut_by_rows,
     device_warnings,
     integer_of,
+    missing_axes_of,
     priority_exponent,
     sequence_warnings,
+    time_axis_of,
+    too_long,
 )
 from fbxcore.errors import InvalidArgumentError, NotSupportedError
 
@@ -272,14 +275,9 @@ def _flat_layout(kind: str, given: dict[str, Any]) -> Layout:
         priority_exponent=priority_exponent(given),
         items=False,
         flat=True,
-        missing_axes=_missing_axes(given),
+        missing_axes=missing_axes_of(given),
         warnings=(*warnings, *device_warnings(given)),
     )
-
-
-def _missing_axes(given: dict[str, Any]) -> tuple[int, ...]:
-    is_given = (given["add_batch_size"] is not None, given["add_sequences"])
-    return tuple(axis for axis, has_it in enumerate(is_given) if not has_it)
 
 
 def _item_layout(kind: str, given: dict[str, Any]) -> Layout:
@@ -316,7 +314,7 @@ def _trajectory_layout(kind: str, given: dict[str, Any], *, independent: bool) -
     min_time_axis = integer_of(given, "min_length_time_axis", at_least=0)
     sample_batch_size = integer_of(given, "sample_batch_size", at_least=1)
     exponent = priority_exponent(given)
-    typed, time_axis, warnings = _time_axis(given, rows)
+    typed, time_axis, warnings = time_axis_of(given, rows)
     if exponent is not None or independent:
         whole, time_axis = time_axis, time_axis - time_axis % period
         if whole != time_axis:
@@ -325,7 +323,7 @@ def _trajectory_layout(kind: str, given: dict[str, Any], *, independent: bool) -
                 f"{(whole - time_axis) * rows} timesteps less over {rows} rows."
             )
     if length > time_axis:
-        raise _too_long(length, time_axis, typed, given)
+        raise too_long(length, time_axis, typed, given)
     if min_time_axis > time_axis:
         raise InvalidArgumentError(
             f"`min_length_time_axis` must be at most the time axis ({time_axis}, from `{typed}` "
@@ -352,9 +350,9 @@ def _queue_layout(kind: str, given: dict[str, Any]) -> Layout:
     length = integer_of(given, "sample_sequence_length", at_least=1)
     if given["max_size"] is not None:  # as in Flashbax, it wins where both are given
         given = given | {"max_length_time_axis": None}
-    typed, time_axis, warnings = _time_axis(given, rows)
+    typed, time_axis, warnings = time_axis_of(given, rows)
     if length > time_axis:
-        raise _too_long(length, time_axis, typed, given)
+        raise too_long(length, time_axis, typed, given)
     return Layout(
         kind=kind,
         rows=rows,
@@ -401,32 +399,3 @@ def _clustered_layout(kind: str, given: dict[str, Any]) -> Layout:
         cluster_leaf=given["cluster_leaf"],
         warnings=tuple(cut_by_rows("max_length", max_length, clusters, "clusters", "items")),
     )
-
-
-def _too_long(length: int, time_axis: int, typed: str, given: dict[str, Any]) -> InvalidArgumentError:
-    return InvalidArgumentError(
-        f"`sample_sequence_length` must be at most the time axis ({time_axis}, from `{typed}` "
-        f"{given[typed]}), got {length}.",
-        loc=("sample_sequence_length",),
-    )
-
-
-def _time_axis(given: dict[str, Any], rows: int) -> tuple[str, int, list[str]]:
-    """Return which argument sets the time axis, what it comes to, and what to say about it."""
-    max_size, max_time = given["max_size"], given["max_length_time_axis"]
-    if max_size is not None and max_time is not None:
-        raise InvalidArgumentError(
-            f"`max_size` must not be given together with `max_length_time_axis`, got {max_size!r} and "
-            f"{max_time!r}. Leave one out.",
-            loc=("max_size",),
-        )
-    if max_size is None and max_time is None:
-        raise InvalidArgumentError(
-            "`max_length_time_axis` must be given, or `max_size` instead of it.",
-            loc=("max_length_time_axis",),
-        )
-    if max_size is None:
-        return "max_length_time_axis", integer_of(given, "max_length_time_axis", at_least=1), []
-    time_axis = integer_of(given, "max_size", at_least=rows) // rows
-    set_by = f"`max_size` {max_size} sets the time axis of each of {rows} rows to {time_axis}."
-    return "max_size", time_axis, [set_by, *cut_by_rows("max_size", max_size, rows)]
