@@ -202,7 +202,7 @@ async def _on_validation(request: Request, error: RequestValidationError) -> Res
 
 def _fault(entry: Mapping[str, Any]) -> dict[str, Any]:
     """Return field, rule and value of one of pydantic's errors."""
-    loc = list(entry["loc"][1:] or entry["loc"])
+    loc = [part for part in entry["loc"][1:] or entry["loc"] if not _is_choice(part)]
     name = ".".join(str(part) for part in loc)
     if entry["type"] == "json_invalid":
         loc, why = ["body"], entry.get("ctx", {}).get("error", "")
@@ -217,6 +217,11 @@ def _fault(entry: Mapping[str, Any]) -> dict[str, Any]:
     else:
         msg = f"`{name}` must {rule_of(entry['msg'])}, got {entry.get('input')!r:.80}."
     return {"loc": loc, "msg": msg, "type": entry["type"]}
+
+
+def _is_choice(part: str | int) -> bool:
+    """Whether a part of a place names one of several types, and no field."""
+    return isinstance(part, str) and (part == "int" or part.startswith(("literal[", "dict[")))
 
 
 def rule_of(message: str) -> str:

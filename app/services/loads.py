@@ -38,8 +38,8 @@ async def _complete_from_snapshot(deck: Deck, given: Mapping[str, Any], snapshot
     saved = found.config.to_json()
     own = ("name", "persist_to", "retain_steps")
     kept = {name: value for name, value in saved.items() if name not in own}
-    if given.get("kind", saved["kind"]) != saved["kind"]:
-        kept = {}  # another kind has other arguments: `check_same` tells the difference
+    if (kind := given.get("kind", saved["kind"])) != saved["kind"]:
+        raise snapshots.another({"kind": {"is": saved["kind"], "given": kind}})
     return {**kept, **given}
 
 

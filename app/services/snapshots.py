@@ -199,13 +199,18 @@ def check_same(config: BufferConfig, snapshot: Snapshot) -> None:
         name: values for name, values in snapshot.config.differences(config).items() if name not in OWN_FIELDS
     }
     if differences:
-        raise ConflictError(
-            f"`from` must name a snapshot of an equal buffer, got one with another "
-            f"{', '.join(f'`{name}`' for name in differences)}. Leave these out to take the snapshot's.",
-            code="snapshot_differs",
-            loc=("from", "snapshot"),
-            difference=differences,
-        )
+        raise another(differences)
+
+
+def another(differences: Mapping[str, Any]) -> ConflictError:
+    """Return the error for a buffer that differs from the snapshot it is to begin from."""
+    return ConflictError(
+        f"`from` must name a snapshot of an equal buffer, got one with another "
+        f"{', '.join(f'`{name}`' for name in differences)}. Leave these out to take the snapshot's.",
+        code="snapshot_differs",
+        loc=("from", "snapshot"),
+        difference=differences,
+    )
 
 
 def _newest_first(item: Mapping[str, Any]) -> tuple[tuple[int, ...], str]:

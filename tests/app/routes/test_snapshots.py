@@ -105,6 +105,10 @@ def test_another_kind_is_not_made_of_a_snapshot(kept) -> None:
         api.post(URL, json=flat | {"from": {"snapshot": made["id"]}}), 409, "snapshot_differs", "`kind`"
     )
     assert problem["difference"]["kind"] == {"is": "prioritised_flat", "given": "flat"}
+    assert_refused(
+        api.post(URL, json={"name": "bare", "kind": "item", "from": {"snapshot": made["id"]}}),
+        409, "snapshot_differs", "`kind`",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("snapshot", ["0123456789abcdef", "../../x", "", "*", "x" * 300])

@@ -83,6 +83,7 @@ def test_an_existing_vault_is_not_made_again(api: Api) -> None:
         ({"metadata": {"structure_shape": {}}}, "invalid_argument", "structure_shape"),
         ({"metadata": {"x": "y" * 100_000}}, "invalid_argument", "metadata"),
         ({"chunk_steps": 0}, "invalid_argument", "chunk_steps"),
+        ({"compression": "gzip"}, "invalid_argument", "`compression` must be"),
         ({"chunk_steps": {"nope": 4}}, "invalid_argument", "nope"),
         ({"compression": "gzip"}, "invalid_argument", "compression"),
         ({"compression": {"nope": "lz4"}}, "invalid_argument", "nope"),
