@@ -150,6 +150,11 @@ def read_manifest(path: Path) -> bytes:
         raise StorageError(
             f"File `{MANIFEST}` of vault '{label_of(path)}' must be readable, got: {error.strerror}."
         ) from error
+    return _own_bytes(path, content)
+
+
+def _own_bytes(path: Path, content: bytes) -> bytes:
+    """Return a manifest up to its own length."""
     if len(content) < _HEADER or content[:4] != MAGIC:
         raise _damaged(path, "must start with a manifest's magic bytes", content[:4])
     (length,) = struct.unpack_from("<Q", content, 4)
@@ -165,11 +170,17 @@ def stamp_of(path: Path) -> object:
 
 
 def repair_manifest(path: Path) -> bool:
-    """Cut what stands behind the manifest's own length; says whether there was something."""
-    length = len(read_manifest(path))
-    if (path / MANIFEST).stat().st_size == length:
-        return False
+    """Cut what stands behind the manifest's own length; says whether there was something.
+
+    It is cut where it was read, in one open file: another program may put a new manifest in its place
+    meanwhile, which must not be cut to the length of the old one.
+    """
+    read_manifest(path)  # tells what cannot be read
     with open(path / MANIFEST, "r+b") as file:
+        content = file.read()
+        length = len(_own_bytes(path, content))
+        if len(content) == length:
+            return False
         file.truncate(length)
         os.fsync(file.fileno())
     return True

@@ -7,6 +7,7 @@ import struct
 import pytest
 
 from fbxcore.errors import DamagedError
+from fbxcore.vault import files
 from fbxcore.vault.files import (
     clear_stale_data,
     make_parents,
@@ -28,6 +29,24 @@ def test_a_manifest_ends_where_it_says(tmp_path):
     assert repair_manifest(tmp_path)
     assert file.read_bytes() == MANIFEST
     assert not repair_manifest(tmp_path)
+
+
+def test_a_manifest_that_comes_meanwhile_is_not_cut(tmp_path, monkeypatch):
+    """Another program commits, with a longer manifest, between our look and our cut: its file stays whole."""
+    file, longer = tmp_path / "manifest.ocdbt", MANIFEST[:4] + struct.pack("<Q", 40) + bytes(28)
+    file.write_bytes(MANIFEST + b"rest")
+    read = files.read_manifest
+
+    def read_late(path):
+        found = read(path)
+        (tmp_path / "new").write_bytes(longer)
+        os.replace(tmp_path / "new", file)
+        return found
+
+    monkeypatch.setattr(files, "read_manifest", read_late)
+
+    assert not repair_manifest(tmp_path)
+    assert file.read_bytes() == longer
 
 
 @pytest.mark.parametrize("content", [b"", MANIFEST[:11], MANIFEST[:-1], b"x" + MANIFEST[1:], None])
