@@ -19,6 +19,9 @@ from jax.custom_batching import custom_vmap
 
 from fbxcore.types import Array
 
+FEW = 512
+"""Up to so many elements a loop is faster; with more, waking other threads pays."""
+
 
 def is_looped() -> bool:
     """Return whether loops are what the default device is good at."""
@@ -87,7 +90,7 @@ def map_elements(element: Callable, num: int, *operands: Any, lanes: int = 1) ->
     def vector(*operands: Any) -> Any:
         return element([jnp.arange(num, dtype=jnp.int32)], *operands)[0]
 
-    return choose(loop, vector, *operands)
+    return choose(loop, vector, *operands) if num <= FEW else vector(*operands)
 
 
 def lanes_of(turn: Array, num: int, lanes: int) -> list[Array]:

@@ -95,7 +95,7 @@ def read_at(
         rows, starts, rest = place([jnp.arange(num, dtype=jnp.int32)], *operands)[0]
         return _read_gathered(ring, rows, starts, length), rest
 
-    return choose(looped, gathered, ring, *operands)
+    return choose(looped, gathered, ring, *operands) if num <= _loops.FEW else gathered(ring, *operands)
 
 
 def read_step(ring: Experience, row: Array, slot: Array) -> Experience:
