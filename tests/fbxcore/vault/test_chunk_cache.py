@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fbxcore.spec import parse_spec
@@ -31,6 +31,7 @@ class Source:
         return SimpleNamespace(result=lambda: LEAF[:, start:stop].copy())
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(WINDOWS, ROWS), max_size=12), st.sampled_from([0, 500, 1500, 1 << 20]))
 def test_any_window_is_what_the_array_holds(windows, max_bytes):
     """Whatever is here, missing, or was dropped; and the bytes kept are bounded and counted right."""

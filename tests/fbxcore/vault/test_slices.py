@@ -1,7 +1,7 @@
 """Slices, last steps and percentiles become one range."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fbxcore.errors import InvalidArgumentError
@@ -10,6 +10,7 @@ from fbxcore.vault.slices import resolve_slice
 edges = st.none() | st.integers(-30, 30)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 20), edges, edges, st.none() | st.integers(-5, 5).filter(bool))
 def test_a_slice_follows_python(length, start, stop, step):
     """Start, stop and step are Python's."""
@@ -31,6 +32,7 @@ def test_the_last_timesteps(length, timesteps, expected):
     assert list(resolve_slice(length, timesteps=timesteps)) == list(expected)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10_000), st.lists(st.integers(1, 99), unique=True, max_size=6))
 def test_percentiles_partition(length, cuts):
     """Neighbouring percentiles cover every timestep once, at any length."""
