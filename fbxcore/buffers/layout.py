@@ -120,9 +120,9 @@ class Layout:
     sample_batch_size: int
     sequence_length: int
     period: int
-    priority_exponent: float | None  # None: uniform
-    items: bool  # given and sampled as [N, ...], in one row
-    flat: bool  # sampled as experience.first and experience.second
+    priority_exponent: float | None = None  # None: uniform
+    items: bool = False  # given and sampled as [N, ...], in one row
+    flat: bool = False  # sampled as experience.first and experience.second
     independent: bool = False  # each row advances on its own, in runs that no item leaves
     missing_axes: tuple[int, ...] = ()  # which of the axes [B, K] a batch given to a flat face leaves out
     add_sequence_length: int | None = None  # of a queue: what it says there is room for
@@ -273,7 +273,6 @@ def _flat_layout(kind: str, given: dict[str, Any]) -> Layout:
         sequence_length=2,
         period=1,
         priority_exponent=priority_exponent(given),
-        items=False,
         flat=True,
         missing_axes=missing_axes_of(given),
         warnings=(*warnings, *device_warnings(given)),
@@ -302,7 +301,6 @@ def _item_layout(kind: str, given: dict[str, Any]) -> Layout:
         period=1,
         priority_exponent=priority_exponent(given),
         items=True,
-        flat=False,
         warnings=(*warnings, *device_warnings(given)),
     )
 
@@ -339,8 +337,6 @@ def _trajectory_layout(kind: str, given: dict[str, Any], *, independent: bool) -
         sequence_length=length,
         period=period,
         priority_exponent=exponent,
-        items=False,
-        flat=False,
         warnings=(*warnings, *sequence_warnings(length, period, min_time_axis), *device_warnings(given)),
     )
 
@@ -361,9 +357,6 @@ def _queue_layout(kind: str, given: dict[str, Any]) -> Layout:
         sample_batch_size=rows,
         sequence_length=length,
         period=length,
-        priority_exponent=None,
-        items=False,
-        flat=False,
         add_sequence_length=integer_of(given, "add_sequence_length", at_least=1),
         warnings=tuple(warnings),
     )
@@ -392,9 +385,7 @@ def _clustered_layout(kind: str, given: dict[str, Any]) -> Layout:
         sample_batch_size=integer_of(given, "sample_batch_size", at_least=1),
         sequence_length=1,
         period=1,
-        priority_exponent=None,
         items=True,
-        flat=False,
         num_clusters=clusters,
         cluster_leaf=given["cluster_leaf"],
         warnings=tuple(cut_by_rows("max_length", max_length, clusters, "clusters", "items")),
