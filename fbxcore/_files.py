@@ -7,16 +7,20 @@ import os
 from pathlib import Path
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """Write a file so that a crash leaves the old one or the new one, and a full disk the old one."""
-    temporary = path.with_name(f".{path.name}.tmp")
+def replace_file(path: Path, data: bytes, *, mark: str = "") -> None:
+    """Write a file so that a crash leaves the old one or the new one, and a full disk the old one.
+
+    Args:
+        mark: tells the temporary file from those of others who write the same file at the same time.
+    """
+    temporary = path.with_name(f".{path.name}{mark}.tmp")
     try:
         with open(temporary, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except OSError:
+    except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise

@@ -17,6 +17,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
+from fbxcore._files import replace_file, sync_directory
 from fbxcore.errors import ConflictError, DamagedError, NotFoundError, StorageError
 from fbxcore.vault.faults import disk_told
 
@@ -187,27 +188,8 @@ def repair_manifest(path: Path) -> bool:
 
 
 def write_atomic(path: Path, content: bytes) -> None:
-    """Replace a file by one with that content, or leave it as it is."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync_directory(path.parent)
-
-
-def sync_directory(path: Path) -> None:
-    """Make what was created or renamed in a directory survive a power cut."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    """Replace a file by one with that content, or leave it as it is; several may do so at once."""
+    replace_file(path, content, mark=f".{secrets.token_hex(4)}")
 
 
 def make_parents(path: Path) -> list[Path]:
