@@ -46,7 +46,9 @@ def test_an_open_address_needs_a_token(tmp_path: Path, host: str) -> None:
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
 def test_loopback_needs_none(tmp_path: Path, host: str) -> None:
     """The default address serves without a token."""
-    create_app(settings_of(tmp_path, host=host))
+    app = create_app(settings_of(tmp_path, host=host))
+
+    assert app.state.settings.token is None
 
 
 @pytest.mark.parametrize(
