@@ -31,7 +31,7 @@ def inline(work: str) -> FastAPI:
     from benchmarks.http import LENGTH, WORKS, batch
     from fbxcore import wire
     from fbxcore.buffers.layout import layout_of
-    from fbxcore.live.ring import Ring
+    from fbxcore.live.rings.ring import Ring
     from fbxcore.spec import parse_spec
 
     spec = next(spec for name, spec in WORKS.values() if name == work)

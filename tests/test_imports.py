@@ -27,6 +27,12 @@ ALLOWED = {
 PARTS = {path.stem for path in (ROOT / "fbxcore").iterdir() if path.suffix == ".py" or path.is_dir()}
 PRIVATE = {part for part in PARTS if part.startswith("_") and not part.startswith("__")}
 ALLOWED |= {part: GROUND | PRIVATE for part in PRIVATE}
+ROOMS_ABOVE = {  # a room of `fbxcore.live` -> what it must not import
+    "durable": ("rings", "calls", "restart", "live_buffer"),
+    "rings": ("calls", "restart", "live_buffer"),
+    "calls": ("restart", "live_buffer"),
+    "restart": ("calls", "live_buffer"),
+}
 HTTP = ("fastapi", "starlette", "uvicorn", "httpx2", "http.client", "urllib.request")
 
 
@@ -111,6 +117,19 @@ def test_imports_in_the_library_point_one_way(part):
         if path.exists()
         for name in _imports(path)
         if name.startswith("fbxcore.") and name.split(".")[1] in forbidden
+    }
+
+    assert wrong == set()
+
+
+@pytest.mark.parametrize(("room", "above"), sorted(ROOMS_ABOVE.items()))
+def test_imports_between_the_rooms_of_live_point_one_way(room, above):
+    """What lies on disk knows no ring, a ring knows no caller, and no room knows the live buffer itself."""
+    wrong = {
+        (path.name, name)
+        for path in _modules(f"fbxcore/live/{room}")
+        for name in _imports(path)
+        if _starts(name, [f"fbxcore.live.{part}" for part in above])
     }
 
     assert wrong == set()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.services.entries import VaultEntry
-from fbxcore.live.files import sync_directory
+from fbxcore.live.durable.files import sync_directory
 
 if TYPE_CHECKING:
     from app.services.deck import Deck

@@ -17,7 +17,7 @@ import msgspec
 
 from app.services.folders import Facts, Place, catalog_of
 from fbxcore.errors import NotFoundError
-from fbxcore.live.files import replace_file
+from fbxcore.live.durable.files import replace_file
 from fbxcore.vault.faults import disk_told
 from fbxcore.vault.files import disk_bytes, lock_directory, make_parents, sync_directory
 

@@ -16,7 +16,7 @@ from app.services.folders import Place, continued_key, look_into
 from app.services.mirror import Listed
 from fbxcore.errors import ConflictError, InvalidArgumentError
 from fbxcore.live import Appended, check_name
-from fbxcore.live.files import replace_file
+from fbxcore.live.durable.files import replace_file
 from fbxcore.spec import parse_spec, spec_to_json
 from fbxcore.types import Leaves
 from fbxcore.vault.chunks import ChunkSteps, Compression

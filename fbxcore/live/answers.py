@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fbxcore.live.rows import Row
+from fbxcore.live.durable.rows import Row
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from typing import Any
 
 from fbxcore.buffers.layout import ARGUMENTS, KINDS_LATER, Layout, layout_of
 from fbxcore.errors import DamagedError, InvalidArgumentError, NotFoundError, NotSupportedError
-from fbxcore.live.files import replace_file, seal, unseal
-from fbxcore.live.rate_limiter import LimiterConfig
+from fbxcore.live.calls.rate_limiter import LimiterConfig
+from fbxcore.live.durable.files import replace_file, seal, unseal
 from fbxcore.spec import parse_spec, spec_to_json, timestep_bytes
 from fbxcore.types import Spec
 

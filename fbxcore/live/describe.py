@@ -10,11 +10,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from fbxcore.live.checkpoint import Counters
 from fbxcore.live.config import BufferConfig
-from fbxcore.live.journal import Journal
-from fbxcore.live.persister import Persister
-from fbxcore.live.ring import Ring
+from fbxcore.live.durable.checkpoint import Counters
+from fbxcore.live.durable.journal import Journal
+from fbxcore.live.durable.persister import Persister
+from fbxcore.live.rings.ring import Ring
 from fbxcore.live.timeseries import Timeseries
 from fbxcore.spec import spec_to_json
 

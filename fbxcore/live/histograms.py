@@ -9,8 +9,8 @@ import numpy as np
 
 from fbxcore.errors import InvalidArgumentError, NotSupportedError
 from fbxcore.live.config import BufferConfig
-from fbxcore.live.engine import Engine
-from fbxcore.live.ring import Ring
+from fbxcore.live.rings.engine import Engine
+from fbxcore.live.rings.ring import Ring
 
 MAX_BINS = 512
 

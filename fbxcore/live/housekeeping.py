@@ -8,13 +8,13 @@ import time
 from pathlib import Path
 
 from fbxcore.errors import FbxError
-from fbxcore.live.bases import BaseKeeper
-from fbxcore.live.checkpoint import Checkpoint, Counters
 from fbxcore.live.config import BufferConfig
-from fbxcore.live.frames import Frame, Kind
-from fbxcore.live.opening import Parts
+from fbxcore.live.durable.checkpoint import Checkpoint, Counters
+from fbxcore.live.durable.frames import Frame, Kind
+from fbxcore.live.restart.bases import BaseKeeper
+from fbxcore.live.restart.opening import Parts
+from fbxcore.live.restart.whole import remove_whole
 from fbxcore.live.timeseries import Timeseries
-from fbxcore.live.whole import remove_whole
 
 CHECKPOINT_BYTES = 64 << 20
 CHECKPOINT_S = 60.0

@@ -20,33 +20,33 @@ from fbxcore.errors import (
     InvalidArgumentError,
     NotSupportedError,
 )
-from fbxcore.live.adder import Adder
 from fbxcore.live.answers import Added, RunAdded, Sample, Taken, Updated, WriterState
-from fbxcore.live.applied import Applied
-from fbxcore.live.checkpoint import Counters
-from fbxcore.live.checks import (
+from fbxcore.live.calls.adder import Adder
+from fbxcore.live.calls.checks import (
     check_no_end,
     check_priorities,
     check_timeout,
 )
+from fbxcore.live.calls.gate import Gate
+from fbxcore.live.calls.sampler import Sampler
+from fbxcore.live.calls.takes import Takes
+from fbxcore.live.calls.writers import Writers, states_of
 from fbxcore.live.config import BufferConfig, load_config, save_config
 from fbxcore.live.describe import describe_buffer, describe_stats
-from fbxcore.live.durability import change_config
-from fbxcore.live.engine import Engine, priorities_body
-from fbxcore.live.frames import Frame, Kind
-from fbxcore.live.gate import Gate
+from fbxcore.live.durable.applied import Applied
+from fbxcore.live.durable.checkpoint import Counters
+from fbxcore.live.durable.frames import Frame, Kind
+from fbxcore.live.durable.journal import Journal
+from fbxcore.live.durable.log import Log
+from fbxcore.live.durable.room import MAX_LOG_BYTES
 from fbxcore.live.histograms import histogram_of
 from fbxcore.live.housekeeping import Housekeeper
-from fbxcore.live.journal import Journal
-from fbxcore.live.log import Log
-from fbxcore.live.opening import open_parts
-from fbxcore.live.ring import Ring, Room, new_room
-from fbxcore.live.room import MAX_LOG_BYTES
-from fbxcore.live.sampler import Sampler
-from fbxcore.live.takes import Takes
+from fbxcore.live.restart.durability import change_config
+from fbxcore.live.restart.opening import open_parts
+from fbxcore.live.restart.whole import save_whole
+from fbxcore.live.rings.engine import Engine, priorities_body
+from fbxcore.live.rings.ring import Ring, Room, new_room
 from fbxcore.live.timeseries import Timeseries
-from fbxcore.live.whole import save_whole
-from fbxcore.live.writers import Writers, states_of
 from fbxcore.types import Leaves
 from fbxcore.vault.foreign import Foreign
 from fbxcore.vault.store import VaultWriter

@@ -20,12 +20,12 @@ from fbxcore.buffers.layout import Layout
 from fbxcore.buffers.mixer import sizes_of
 from fbxcore.errors import InvalidArgumentError, NotEnoughDataError, NotSupportedError, UnavailableError
 from fbxcore.live.answers import Sample
-from fbxcore.live.checks import check_beta, check_seed, check_timeout
+from fbxcore.live.calls.checks import check_beta, check_seed, check_timeout
 from fbxcore.live.describe import iso_time
 from fbxcore.live.housekeeping import METRICS
 from fbxcore.live.live_buffer import LiveBuffer
 from fbxcore.live.mixer_config import MixerConfig
-from fbxcore.live.ring import Room, new_room
+from fbxcore.live.rings.ring import Room, new_room
 from fbxcore.live.timeseries import Timeseries
 
 _SEED_BITS = 63

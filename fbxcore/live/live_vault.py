@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from fbxcore.errors import FbxError, InvalidArgumentError, UnavailableError
-from fbxcore.live.applied import Applied
-from fbxcore.live.checkpoint import Checkpoint, Counters
-from fbxcore.live.frames import Frame, Kind
-from fbxcore.live.journal import Journal
-from fbxcore.live.log import SEGMENT_BYTES, Log
-from fbxcore.live.persister import Persister
-from fbxcore.live.room import MAX_LOG_BYTES
+from fbxcore.live.durable.applied import Applied
+from fbxcore.live.durable.checkpoint import Checkpoint, Counters
+from fbxcore.live.durable.frames import Frame, Kind
+from fbxcore.live.durable.journal import Journal
+from fbxcore.live.durable.log import SEGMENT_BYTES, Log
+from fbxcore.live.durable.persister import Persister
+from fbxcore.live.durable.room import MAX_LOG_BYTES
 from fbxcore.spec import check_leaves
 from fbxcore.types import Leaves
 from fbxcore.vault.foreign import Foreign

@@ -13,7 +13,7 @@ from fbxcore.buffers.layout import Layout, integer_of
 from fbxcore.buffers.mixer import sizes_of
 from fbxcore.errors import DamagedError, InvalidArgumentError
 from fbxcore.live.config import FILE, NAME, BufferConfig, check_name, load_config
-from fbxcore.live.files import unseal
+from fbxcore.live.durable.files import unseal
 from fbxcore.types import Spec
 
 MIXER = "mixer"

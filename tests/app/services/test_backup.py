@@ -16,7 +16,7 @@ from app.services.backup import copy_out, make, restore
 from app.services.offline import made_backup
 from fbxcore.client import Client
 from fbxcore.errors import ConflictError, NotFoundError
-from fbxcore.live.files import replace_file
+from fbxcore.live.durable.files import replace_file
 from fbxcore.vault.verify import verify
 from tests.app.support import SPEC, Api, arrays_of, assert_refused, buffer_body, send, steps
 from tests.app.support import serve as serve_in_process

@@ -8,10 +8,10 @@ import pytest
 from live_data import config
 
 from fbxcore.errors import DamagedError
-from fbxcore.live.checkpoint import FILE, Checkpoint, Counters
 from fbxcore.live.config import load_config, save_config
-from fbxcore.live.frames import HEADER_BYTES, MAGIC, Frame, Kind
-from fbxcore.live.log import Log
+from fbxcore.live.durable.checkpoint import FILE, Checkpoint, Counters
+from fbxcore.live.durable.frames import HEADER_BYTES, MAGIC, Frame, Kind
+from fbxcore.live.durable.log import Log
 
 KINDS = list(Kind)
 

@@ -11,7 +11,7 @@ import pytest
 from fbxcore.buffers.trajectory_buffer import TrajectoryBufferState
 from fbxcore.errors import ConflictError
 from fbxcore.live import LiveBuffer, LiveVault
-from fbxcore.live.applied import Applied, Stretches, adopt
+from fbxcore.live.durable.applied import Applied, Stretches, adopt
 from fbxcore.spec import parse_spec
 from fbxcore.vault import Vault
 from fbxcore.vault.foreign import Foreign, take_over

@@ -10,7 +10,7 @@ from queue_data import leaves, queue_config
 
 from fbxcore.errors import ConflictError, NotEnoughDataError, UnavailableError
 from fbxcore.live import LiveBuffer
-from fbxcore.live.frames import Frame, Kind
+from fbxcore.live.durable.frames import Frame, Kind
 
 SLOTS, LENGTH, ROWS = 10, 3, 2
 CLIENTS = (None, "a", "b")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fbxcore.live import LiveBuffer, LiveVault
-from fbxcore.live.applied import Applied
+from fbxcore.live.durable.applied import Applied
 from fbxcore.spec import parse_spec
 from fbxcore.vault import rollover, store
 from fbxcore.vault.store import VaultReader, VaultWriter
