@@ -4,7 +4,8 @@
 acknowledge only what is durable, and come back after a crash as acknowledged calls left them.
 
 Four rooms lie below them: `durable` is what lies on disk, `rings` what is sampled from, `calls` what
-callers ask, `restart` the way from disk to ring and back. Each knows only those before it, `restart` no `calls`.
+callers ask, `restart` the way from disk to ring and back. Each knows only those before it, and `restart`
+no `calls`.
 """
 
 from fbxcore.live.answers import Added, RunAdded, Sample, Taken, Updated, WriterState
