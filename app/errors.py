@@ -164,9 +164,6 @@ async def _on_fbx(request: Request, error: fbx.FbxError) -> Response:
 
 
 async def _on_http(request: Request, error: HTTPException) -> Response:
-    if error.status_code == 400 and error.detail == "There was an error parsing the body":
-        unread = fbx.InvalidArgumentError("`body` must be JSON, got something else.", code="malformed_body")
-        return problem_of(unread, request_id_of(request))
     code = CODE_OF_STATUS.get(
         error.status_code, HTTPStatus(error.status_code).phrase.lower().replace(" ", "_")
     )
@@ -193,8 +190,6 @@ async def _on_validation(request: Request, error: RequestValidationError) -> Res
     faults = [_fault(entry) for entry in error.errors()]
     unknown = [fault for fault in faults if fault["type"] == "extra_forbidden"]
     code = "not_supported" if unknown else "invalid_argument"
-    if faults[0]["type"] == "json_invalid":
-        code = "malformed_body"
     detail = (unknown or faults)[0]["msg"]
     found = problem(422, code, detail, request_id=request_id_of(request), errors=faults)
     return _shown(request, found)
@@ -204,14 +199,11 @@ def _fault(entry: Mapping[str, Any]) -> dict[str, Any]:
     """Return field, rule and value of one of pydantic's errors."""
     loc = [part for part in entry["loc"][1:] or entry["loc"] if not _is_choice(part)]
     name = ".".join(str(part) for part in loc)
-    if entry["type"] == "json_invalid":
-        loc, why = ["body"], entry.get("ctx", {}).get("error", "")
-        msg = f"`body` must be JSON, got something else at position {name}: {why}."
-    elif entry["type"] == "extra_forbidden":
+    if entry["type"] == "extra_forbidden":
         msg = f"`{name}` must be left out: it is not served."
     elif loc == ["body"] and entry["type"] in ("model_attributes_type", "dict_type"):
         given = f"{entry.get('input')!r:.40}"
-        msg = f"`body` must be a JSON object, sent with `Content-Type: application/json`, got {given}."
+        msg = f"`body` must be a JSON object, got {given}."
     elif entry["type"] == "missing":
         msg = f"`{name}` must be given."
     else:
@@ -256,6 +248,11 @@ async def _on_os(request: Request, error: OSError) -> Response:
 
 
 async def _on_unexpected(request: Request, error: Exception) -> Response:  # noqa: ARG001
+    return _shown(request, unexpected(request))
+
+
+def unexpected(request: Request) -> Response:
+    """Return the problem document of an error that nobody foresaw."""
     detail = "Something went wrong on our side; the log has it."
     return problem(500, "internal", detail, request_id=request_id_of(request))
 

@@ -9,6 +9,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from app import errors
+from app.fallback import Fallback
 from app.lifespan import lifespan
 from app.paths import STATIC
 from app.plain import PlainRoutes
@@ -49,11 +50,12 @@ ROUTERS = (
 
 
 class Service(FastAPI):
-    """FastAPI with the guard, and the way to the plain routes, in front of all its layers."""
+    """FastAPI with guard, fallback, and the way to the plain routes in front of all its layers."""
 
     def build_middleware_stack(self) -> ASGIApp:
         """Return the layers, the guard outermost."""
-        return Guard(PlainRoutes(super().build_middleware_stack(), PLAIN_ROUTES), self.state.settings)
+        plain = PlainRoutes(super().build_middleware_stack(), PLAIN_ROUTES)
+        return Guard(Fallback(plain), self.state.settings)
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:

@@ -17,6 +17,7 @@ import uvicorn
 
 from app.main import create_app
 from app.protocol import Protocol
+from app.services.deck import Deck
 from fbxcore import wire
 from tests.app.support import buffer_body, settings_of, steps
 
@@ -163,3 +164,23 @@ def test_what_is_no_http_gets_a_problem_too(running: Running, head: bytes) -> No
         assert (problem["code"], problem["request_id"]) == ("bad_request", answer.headers["x-request-id"])
         assert problem["detail"].startswith("`request` must be one that HTTP/1.1 allows, got: ")
         assert connection.recv(1) == b""
+
+
+@pytest.mark.parametrize("path", ["/api/v1/buffers/live", "/api/v1/buffers/live/sample", "/buffers/live"])
+def test_an_error_nobody_foresaw_leaves_the_connection_open(
+    running: Running, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """500 as a problem without its cause, and the next request on the same connection is served."""
+    connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=10)
+    with monkeypatch.context() as patch:
+        patch.setattr(Deck, "sampler", lambda deck, name: 1 / 0)
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        problem = json.loads(answer.read())
+    port = connection.sock.getsockname()[1]
+
+    assert (answer.status, problem["code"], "division" in str(problem)) == (500, "internal", False)
+    assert answer.headers["x-request-id"] == problem["request_id"]
+    connection.request("GET", "/livez")
+    assert (connection.getresponse().status, connection.sock.getsockname()[1]) == (200, port)
+    connection.close()
