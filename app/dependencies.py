@@ -11,7 +11,8 @@ from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.routes._body import MAX_JSON_BYTES, read_body
+from app.routes._body import refuse_body
+from app.routes._control import read_control
 from app.services.deck import Deck, VaultEntry
 from app.settings import Settings
 from fbxcore.errors import InvalidArgumentError, NotSupportedError
@@ -67,12 +68,7 @@ class StrictRoute(APIRoute):
                         f"`{name}` must be given once, got {names.count(name)} times.", loc=("query", name)
                     )
             if request.method not in ("GET", "HEAD"):
-                request._body = bytes(await read_body(request, MAX_JSON_BYTES))  # where `body()` keeps it
-                if request._body and not takes_body:
-                    raise NotSupportedError(
-                        f"`body` must be empty: this resource serves none, got {request._body[:40]!r}.",
-                        loc=("body",),
-                    )
+                await (read_control if takes_body else refuse_body)(request)
             return await handle(request)
 
         return checked

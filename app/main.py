@@ -68,6 +68,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
+        strict_content_type=False,  # `StrictRoute` reads bodies, and says what they must be
         telemetry={"tracing": False, "metrics": False, "logs": False},  # it is looked up at every request
     )
     app.state.settings = settings

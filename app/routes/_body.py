@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import numpy as np
-import orjson
 from starlette.requests import ClientDisconnect, Request
 
 from app.routes._decompress import ENCODINGS, PIECE_BYTES, BodyError, decompressed, too_large
@@ -57,10 +56,9 @@ async def _chunks(request: Request, limit: int, remedy: str) -> AsyncIterator[by
         )
 
 
-async def read_decoded(request: Request, settings: Settings, *, is_json: bool = False) -> bytes | memoryview:
-    """Return the body with its `Content-Encoding` undone."""
-    most, remedy = (settings.max_json_bytes, NO_JSON) if is_json else (settings.max_decoded_bytes, SMALLER)
-    limit = min(settings.max_body_bytes, most)
+async def read_decoded(request: Request, *, most: int, remedy: str) -> bytes | memoryview:
+    """Return the body with its `Content-Encoding` undone, of at most so many bytes as sent and decoded."""
+    limit = min(request.app.state.settings.max_body_bytes, most)
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding in ("", "identity"):
         return await read_body(request, limit, remedy)
@@ -84,23 +82,17 @@ async def read_arrays(
     """Return the arrays of the body, in the format that `?format=` or `Content-Type` names."""
     format = query.text("format") or _format_of(request)
     query.done()
-    body = await read_decoded(request, settings, is_json=format == "json")
-    if len(body) > OFF_LOOP_BYTES or (format == "json" and len(body) > OFF_LOOP_BYTES // 16):
+    is_json = format == "json"
+    most, remedy = (settings.max_json_bytes, NO_JSON) if is_json else (settings.max_decoded_bytes, SMALLER)
+    body = await read_decoded(request, most=most, remedy=remedy)
+    if len(body) > OFF_LOOP_BYTES or (is_json and len(body) > OFF_LOOP_BYTES // 16):
         return await asyncio.to_thread(decode, body, format, spec=spec, max_bytes=settings.max_decoded_bytes)
     return decode(body, format, spec=spec, max_bytes=settings.max_decoded_bytes)
 
 
 async def read_object(request: Request) -> dict[str, Any]:
-    """Return the JSON object of the body, which the route has bounded."""
-    body = await request.body()
-    try:
-        found = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise InvalidArgumentError(
-            f"`body` must be JSON, got something else at position {error.pos}: {error.msg}.",
-            code="malformed_body",
-            loc=("body",),
-        ) from None
+    """Return the JSON object of the body, which `StrictRoute` has read."""
+    found = await request.json() if await request.body() else None
     if not isinstance(found, Mapping):
         raise InvalidArgumentError(f"`body` must be a JSON object, got {found!r:.80}.", loc=("body",))
     return found

@@ -22,10 +22,13 @@ from fbxcore.errors import NotSupportedError
 from fbxcore.types import Spec
 from fbxcore.wire import _json, _npz, _safetensors
 from fbxcore.wire._arrays import canonical
+from fbxcore.wire._json import parse_json
 from fbxcore.wire._media import FORMATS, format_for, known_format, negotiate
 from fbxcore.wire._safetensors import SafetensorsBody
 
-__all__ = ["FORMATS", "MAX_BYTES", "SafetensorsBody", "decode", "encode", "format_for", "negotiate"]
+__all__ = [
+    "FORMATS", "MAX_BYTES", "SafetensorsBody", "decode", "encode", "format_for", "negotiate", "parse_json",
+]  # fmt: skip
 
 MAX_BYTES = 1 << 30
 """The most bytes that the arrays of one body may take, unless the caller says otherwise."""

@@ -76,13 +76,22 @@ def decode(body: Any, spec: Spec | None, max_bytes: int) -> dict[str, np.ndarray
     return dict(sorted(found.items()))
 
 
-def _load(body: Any) -> dict[str, Any]:
+def parse_json(body: Any) -> Any:
+    """Return what a JSON body says: integers exact, each name once, no bare `NaN` and no infinity.
+
+    Raises:
+        InvalidArgumentError: with the code `malformed_body`.
+    """
     try:
-        parsed = json.loads(str(body, "utf-8"), object_pairs_hook=_unique, parse_constant=_refuse_constant)
+        return json.loads(str(body, "utf-8"), object_pairs_hook=_unique, parse_constant=_refuse_constant)
     except InvalidArgumentError:
         raise
     except (ValueError, RecursionError) as error:
         raise malformed("JSON", f"it cannot be read ({str(error)[:120]})") from error
+
+
+def _load(body: Any) -> dict[str, Any]:
+    parsed = parse_json(body)
     if not isinstance(parsed, dict):
         raise malformed("JSON", "it is not an object of leaves")
     return parsed

@@ -358,14 +358,6 @@ class TestLists:
             np.testing.assert_array_equal(read["action"], steps(2, 10)["action"])
 
 
-def test_json_without_its_content_type_is_told_so(api: Api) -> None:
-    """What a bare `curl -d` sends is refused with the header that would make it work."""
-    form = {"content-type": "application/x-www-form-urlencoded"}
-    answer = api.post(URL, content=b'{"vault_name": "a"}', headers=form)
-
-    assert_refused(answer, 422, "invalid_argument", "body", "sent with `Content-Type: application/json`")
-
-
 @pytest.mark.parametrize("writer", ["buffer", "vault"])
 def test_lists_follow_what_is_recorded(tmp_path: Path, writer: str) -> None:
     """Without anybody opening the vault, its bytes, generation and time in the list grow with it."""
