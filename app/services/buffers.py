@@ -66,7 +66,11 @@ async def try_out(deck: Deck, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def _parse(deck: Deck, given: Mapping[str, Any]) -> BufferConfig | MixerConfig:
-    return mixers.parse(given) or BufferConfig.parse(await loads.complete(deck, given))
+    if (mixer := mixers.parse(given)) is not None:
+        return mixer
+    complete = await loads.complete(deck, given)
+    _check_rows(deck, complete.get("add_batch_size"))
+    return BufferConfig.parse(complete)
 
 
 async def _described(deck: Deck, config: BufferConfig | MixerConfig) -> dict[str, Any]:
@@ -144,17 +148,21 @@ def _exists(deck: Deck, name: str) -> bool:
     return any(name in there for there in (deck.buffers, deck.mixes, deck.starting, deck.failed))
 
 
-def _check_bounds(deck: Deck, config: BufferConfig) -> None:
-    """Refuse what would not fit, before anything is allocated."""
-    if config.layout.rows > deck.settings.max_rows:
+def _check_rows(deck: Deck, rows: Any) -> None:
+    """Refuse too many rows first: the lengths that would not suffice for them are not at fault."""
+    if isinstance(rows, int) and rows > deck.settings.max_rows:
         raise InvalidArgumentError(
-            f"`add_batch_size` must be at most {deck.settings.max_rows}, got {config.layout.rows}.",
+            f"`add_batch_size` must be at most {deck.settings.max_rows}, got {rows}.",
             code="limit_exceeded",
             loc=("add_batch_size",),
         )
+
+
+def _check_bounds(deck: Deck, config: BufferConfig) -> None:
+    """Refuse what would not fit, before anything is allocated."""
     free = deck.settings.max_memory_bytes - deck.reserved_bytes
     if config.num_bytes > free:
-        length = "max_length" if "max_length" in config.arguments else "max_length_time_axis"
+        length = config.length_argument
         raise InvalidArgumentError(
             f"`{length}` must fit the {free} bytes left for buffers, got {config.num_bytes}. Ask for "
             "a smaller one, or raise FLASHDECK_MAX_MEMORY_BYTES.",

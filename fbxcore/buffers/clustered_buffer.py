@@ -19,7 +19,7 @@ from jax import lax
 
 from fbxcore import _checks, _loops, _random, _ring
 from fbxcore.buffers import item_buffer, trajectory_buffer
-from fbxcore.buffers.layout import cut_by_rows, integer_of
+from fbxcore.buffers._arguments import clusters_of, cut_by_rows, integer_of
 from fbxcore.buffers.pytree import Fields, pytree, record
 from fbxcore.buffers.trajectory_buffer import TrajectoryBufferSample
 from fbxcore.errors import InvalidArgumentError, StructureError
@@ -244,8 +244,8 @@ def make_clustered_buffer(
         "sample_batch_size": sample_batch_size,
         "num_clusters": num_clusters,
     }
-    clusters = integer_of(given, "num_clusters", at_least=1)
-    time_axis = integer_of(given, "max_length", at_least=clusters) // clusters
+    clusters, length = clusters_of(given)
+    time_axis = length // clusters
     least = integer_of(given, "min_length", at_least=0)
     num = integer_of(given, "sample_batch_size", at_least=1)
     if least > clusters * time_axis:

@@ -14,6 +14,9 @@ from typing import Any, Final
 from fbxcore.buffers._arguments import (
     batch_size_of,
     check_boolean,
+    check_capacity,
+    check_period,
+    clusters_of,
     cut_by_rows,
     device_warnings,
     integer_of,
@@ -22,6 +25,7 @@ from fbxcore.buffers._arguments import (
     sequence_warnings,
     time_axis_of,
     too_long,
+    transition_warnings,
 )
 from fbxcore.errors import InvalidArgumentError, NotSupportedError
 
@@ -203,7 +207,9 @@ def layout_of(kind: str, arguments: Mapping[str, Any], *, independent: bool = Fa
     elif "max_length_time_axis" in given:
         layout = _trajectory_layout(kind, given, independent=independent)
     else:
-        layout = _item_layout(kind, given) if "add_batches" in given else _flat_layout(kind, given)
+        is_item = "add_batches" in given
+        layout = _item_layout(kind, given) if is_item else _flat_layout(kind, given, independent=independent)
+    check_capacity(given, layout.capacity)
     return _independent(layout, given) if independent else layout
 
 
@@ -239,7 +245,7 @@ def _with_defaults(kind: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def _flat_layout(kind: str, given: dict[str, Any]) -> Layout:
+def _flat_layout(kind: str, given: dict[str, Any], *, independent: bool) -> Layout:
     max_length = integer_of(given, "max_length", at_least=1)
     min_length = integer_of(given, "min_length", at_least=0)
     sample_batch_size = batch_size_of(given, max_length)
@@ -259,11 +265,7 @@ def _flat_layout(kind: str, given: dict[str, Any]) -> Layout:
             f"got {min_length}.",
             loc=("min_length",),
         )
-    warnings = [*cut_by_rows("max_length", max_length, rows)]
-    if min_time_axis < 2:
-        warnings.append(
-            f"`min_length` {min_length} is raised to 2 timesteps a row: a transition has two of them."
-        )
+    raised = transition_warnings(min_length, rows, independent=independent)
     return Layout(
         kind=kind,
         rows=rows,
@@ -275,7 +277,7 @@ def _flat_layout(kind: str, given: dict[str, Any]) -> Layout:
         priority_exponent=priority_exponent(given),
         flat=True,
         missing_axes=missing_axes_of(given),
-        warnings=(*warnings, *device_warnings(given)),
+        warnings=(*cut_by_rows("max_length", max_length, rows), *raised, *device_warnings(given)),
     )
 
 
@@ -314,6 +316,7 @@ def _trajectory_layout(kind: str, given: dict[str, Any], *, independent: bool) -
     exponent = priority_exponent(given)
     typed, time_axis, warnings = time_axis_of(given, rows)
     if exponent is not None or independent:
+        check_period(period, time_axis, typed, given)
         whole, time_axis = time_axis, time_axis - time_axis % period
         if whole != time_axis:
             warnings.append(
@@ -363,8 +366,7 @@ def _queue_layout(kind: str, given: dict[str, Any]) -> Layout:
 
 
 def _clustered_layout(kind: str, given: dict[str, Any]) -> Layout:
-    clusters = integer_of(given, "num_clusters", at_least=1)
-    max_length = integer_of(given, "max_length", at_least=clusters)
+    clusters, max_length = clusters_of(given)
     capacity = max_length - max_length % clusters
     min_length = integer_of(given, "min_length", at_least=0)
     if min_length > capacity:

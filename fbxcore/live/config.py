@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from fbxcore.buffers._arguments import length_argument
 from fbxcore.buffers.layout import ARGUMENTS, KINDS_LATER, Layout, layout_of
 from fbxcore.errors import DamagedError, InvalidArgumentError, NotFoundError, NotSupportedError
 from fbxcore.live.calls.rate_limiter import LimiterConfig
@@ -112,6 +113,11 @@ class BufferConfig:
         weights = (8 if self.layout.is_weighted else 0) + self.layout.independent
         return self.layout.capacity * (timestep_bytes(self.spec) + weights)
 
+    @property
+    def length_argument(self) -> str:
+        """The argument that sets how much it holds."""
+        return length_argument(self.arguments)
+
     @cached_property
     def item_bytes(self) -> int:
         """Bytes of one sampled item."""
@@ -125,10 +131,11 @@ class BufferConfig:
     def checked(self) -> BufferConfig:
         """Return this configuration if its parts agree with one another."""
         if self.layout.sample_batch_size > self.max_batch_size:
+            batch = "add_batch_size" if self.layout.is_queue else "sample_batch_size"
             raise InvalidArgumentError(
-                f"`sample_batch_size` must be at most {self.max_batch_size} (items of {self.item_bytes} "
-                f"bytes each), got {self.layout.sample_batch_size}.",
-                loc=("sample_batch_size",),
+                f"`{batch}` must be at most {self.max_batch_size} (items of {self.item_bytes} bytes each), "
+                f"got {self.layout.sample_batch_size}.",
+                loc=(batch,),
             )
         if self.layout.is_queue:
             self._check_queue()

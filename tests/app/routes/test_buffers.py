@@ -120,6 +120,8 @@ def test_a_dry_run_of_put_makes_nothing_and_finds_what_is_there(api: Api) -> Non
         ({"max_length": 10**30}, "invalid_argument", "max_length"),
         ({"max_length": True}, "invalid_argument", "max_length"),
         ({"add_batch_size": 5000, "max_length": 50_000}, "limit_exceeded", "add_batch_size"),
+        ({"add_batch_size": 2**31}, "limit_exceeded", "`add_batch_size` must"),
+        ({"max_length": 2**31}, "limit_exceeded", "`max_length` must"),
         ({"sample_batch_size": 65}, "invalid_argument", "sample_batch_size"),
         ({"priority_exponent": 2.0}, "invalid_argument", "priority_exponent"),
         ({"durability": "maybe"}, "invalid_argument", "durability"),
@@ -157,6 +159,39 @@ def test_a_wrong_configuration_names_its_field_and_makes_nothing(
         problem = assert_refused(answer, 422, code)
         assert field in problem["detail"] + str(problem["errors"]), problem
     assert api.get(URL).json() == before
+
+
+TRAJECTORY = {
+    "kind": "trajectory", "spec": SPEC, "add_batch_size": 2, "sample_batch_size": 4, "period": 2,
+    "sample_sequence_length": 4, "min_length_time_axis": 8, "max_size": 64,
+}  # fmt: skip
+QUEUE = {
+    "kind": "trajectory_queue", "spec": SPEC, "add_batch_size": 2, "add_sequence_length": 4,
+    "sample_sequence_length": 4, "max_size": 64,
+}  # fmt: skip
+WIDE = {"x": {"shape": [1 << 20], "dtype": "uint8"}}
+
+
+@pytest.mark.parametrize(
+    ("body", "change", "name"),
+    [
+        (TRAJECTORY, {"period": 2**31}, "period"),
+        (TRAJECTORY, {"max_size": 2**31 - 1}, "max_size"),
+        (TRAJECTORY, {"max_size": None, "max_length_time_axis": 2**30 - 1}, "max_length_time_axis"),
+        (TRAJECTORY, {"add_batch_size": 2**31}, "add_batch_size"),
+        (QUEUE, {"add_batch_size": 2**31}, "add_batch_size"),
+        (QUEUE, {"max_size": 2**31 - 1}, "max_size"),
+        (QUEUE, {"spec": WIDE, "add_batch_size": 1024, "max_size": 4096}, "add_batch_size"),
+    ],
+)
+def test_a_size_too_great_is_named_by_the_argument_that_was_typed(
+    api: Api, body: dict, change: dict, name: str
+) -> None:
+    """Whatever limit it breaks: 32 bits, rows, memory, or the items of an answer."""
+    problem = api.post(URL, json={"name": "great", **body, **change}).json()
+
+    assert (problem["status"], problem["errors"][0]["loc"]) == (422, [name]), problem
+    assert problem["detail"].startswith(f"`{name}` must")
 
 
 @pytest.mark.parametrize(

@@ -193,7 +193,8 @@ def test_what_does_not_fit_is_refused(buffer, batch, clusters, message):
     ("changes", "message"),
     [
         ({"num_clusters": 0}, "`num_clusters` must be an integer of at least 1, got 0"),
-        ({"max_length": 2}, "`max_length` must be an integer of at least 3, got 2"),
+        ({"max_length": 2}, r"`num_clusters` must be at most `max_length` \(2\), got 3"),
+        ({"max_length": 0}, "`max_length` must be an integer of at least 1, got 0"),
         ({"min_length": 13}, r"`min_length` must be at most 12 \(`max_length` 12 over 3 clusters\), got 13"),
         ({"sample_batch_size": 0}, "`sample_batch_size` must be an integer of at least 1, got 0"),
     ],

@@ -118,6 +118,82 @@ def test_raised_lengths_are_said():
     assert [text.split("`")[1] for text in layout.warnings] == ["min_length_time_axis", "period"]
 
 
+@pytest.mark.parametrize(
+    ("given", "independent", "said"),
+    [
+        ({"min_length": 0, "add_batch_size": None}, False, ["`min_length` 0 is raised to 2: a transition"]),
+        ({"min_length": 1, "add_batch_size": None}, False, []),
+        ({"min_length": 2}, False, ["`min_length` 2 is raised to 6, two timesteps in each of 3 rows"]),
+        ({"min_length": 3}, False, []),
+        ({"min_length": 2}, True, []),
+        ({"min_length": 1}, True, ["`min_length` 1 is raised to 2: a transition"]),
+    ],
+)
+def test_a_raised_minimum_is_said_only_where_it_is_raised(given, independent, said):
+    """Each row of three needs two timesteps; independent rows need two between them."""
+    layout = layout_of("flat", {**FLAT, "max_length": 9, **given}, independent=independent)
+    assert [text[: len(start)] for text, start in zip(layout.warnings, said, strict=True)] == said
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_size_of_one_row_says_nothing_that_was_not_typed(rows):
+    """`max_size` of one row is its time axis; over two rows a warning says what it comes to."""
+    given = {**TRAJECTORY, "max_length_time_axis": None, "max_size": 20, "add_batch_size": rows}
+    assert [text[:30] for text in layout_of("trajectory", given).warnings] == (
+        [] if rows == 1 else ["`max_size` 20 sets the time axi"[:30]]
+    )
+
+
+def test_the_advice_about_a_period_is_one_that_can_be_taken():
+    """Sequences of one timestep have no first and last to share."""
+    given = {**TRAJECTORY, "sample_sequence_length": 1, "period": 2}
+    assert layout_of("trajectory", given).warnings[0].endswith("Use 1 to sample each once.")
+
+
+QUEUE = {"add_batch_size": 2, "add_sequence_length": 3, "sample_sequence_length": 5, "max_size": 30}
+CLUSTERED = {
+    "max_length": 9, "min_length": 1, "sample_batch_size": 4, "num_clusters": 3, "cluster_leaf": "kind",
+}  # fmt: skip
+ITEM = {"max_length": 9, "min_length": 1, "sample_batch_size": 4}
+EVERY = {
+    "flat": FLAT, "prioritised_flat": FLAT, "item": ITEM, "trajectory": TRAJECTORY,
+    "prioritised_trajectory": TRAJECTORY, "trajectory_queue": QUEUE, "clustered": CLUSTERED,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "name"),
+    [(kind, given, name) for kind, given in EVERY.items() for name in given if name != "cluster_leaf"],
+)
+@pytest.mark.parametrize("size", [2**31, 2**63, 10**30])
+def test_a_size_beyond_32_bits_is_named_itself(kind, given, name, size):
+    """Slots and items are counted in 32 bits: whichever argument has more is the one to change."""
+    with pytest.raises(InvalidArgumentError, match=f"`{name}` must be at most {2**31 - 1}, got") as caught:
+        layout_of(kind, {**given, name: size})
+    assert (caught.value.loc, caught.value.code) == ((name,), "limit_exceeded")
+
+
+def test_more_timesteps_over_all_rows_than_can_be_counted_are_refused():
+    """Two rows of 2^30 are one too many, by the argument that sets the length; one less of each are not."""
+    given = {**TRAJECTORY, "period": 1}
+    assert layout_of("trajectory", {**given, "max_length_time_axis": 2**30 - 1}).capacity == 2**31 - 2
+    with pytest.raises(InvalidArgumentError, match=f"at most {2**31 - 1} timesteps over all rows") as caught:
+        layout_of("trajectory", {**given, "max_length_time_axis": 2**30})
+    assert caught.value.loc == ("max_length_time_axis",)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "loc"),
+    [("prioritised_trajectory", {**TRAJECTORY, "period": 14}, "period"),
+     ("clustered", {**CLUSTERED, "num_clusters": 10}, "num_clusters")],
+)  # fmt: skip
+def test_what_leaves_no_room_is_named_and_not_what_has_none(kind, given, loc):
+    """A period beyond the time axis and more clusters than items are at fault, not the lengths."""
+    with pytest.raises(InvalidArgumentError, match=f"`{loc}` must be at most") as caught:
+        layout_of(kind, given)
+    assert caught.value.loc == (loc,)
+
+
 def test_kinds_of_other_issues_are_known_but_not_served():
     """A mixer is `not_supported`; a bag is no kind at all."""
     with pytest.raises(NotSupportedError):
