@@ -23,10 +23,13 @@ from app.schemas.vaults import (
     VaultCreate,
     VaultFork,
     VaultPublic,
+    VaultPut,
     VaultSummary,
     VaultSweep,
 )
-from app.services import adoption, buffers, forks, slices, sweeps, vaults
+from app.services import adoption, buffers, forks, new_vaults, slices, sweeps, vaults
+from app.services.new_vaults import Wanted
+from fbxcore.errors import InvalidArgumentError
 from fbxcore.vault.retention import Retention
 
 router = APIRouter(prefix="/api/v1/vaults", route_class=StrictRoute, tags=["vaults"])
@@ -36,8 +39,22 @@ PATH = "/{vault_name}/{vault_uid}"
 @router.post("", status_code=201, response_model=VaultPublic)
 async def create_vault(request: Request, deck: DeckDep, given: VaultCreate) -> Response:
     """Make an empty vault."""
-    made = await vaults.create(deck, **given.model_dump())
+    made = await new_vaults.create(deck, Wanted(**given.model_dump()))
     return Json(made, 201, {"location": f"{request.url.path}/{made['url']}"})
+
+
+@router.put(PATH, response_model=VaultPublic)
+async def put_vault(deck: DeckDep, vault_name: str, vault_uid: str, given: VaultPut) -> Response:
+    """Make an empty vault, or find the one of equal structure."""
+    names = {"vault_name": vault_name, "vault_uid": vault_uid}
+    fields = given.model_dump()
+    for name, value in names.items():
+        if fields[name] not in (None, value):
+            raise InvalidArgumentError(
+                f"`{name}` must be the one in the path, {value!r}, got {fields[name]!r}.", loc=(name,)
+            )
+    found, is_new = await new_vaults.ensure(deck, Wanted(**{**fields, **names}))
+    return Json(found, 201 if is_new else 200)
 
 
 @router.get("", response_model=ListPage[VaultSummary])

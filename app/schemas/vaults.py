@@ -20,11 +20,9 @@ PENDING = (
 Compression = Literal["zstd", "lz4", "none"]
 
 
-class VaultCreate(Strict):
-    """A vault to make; without a uid it gets the time."""
+class VaultFields(Strict):
+    """What a vault is made with."""
 
-    vault_name: Name
-    vault_uid: Name | None = None
     spec: dict[str, Any] = Field(description="Nested; each leaf is `{shape, dtype}`.")
     rows: int = Field(1, ge=1, description="B, the number of rows.")
     fps: float | None = Field(None, gt=0, le=100_000, allow_inf_nan=False)
@@ -35,6 +33,20 @@ class VaultCreate(Strict):
     compression: Compression | dict[str, Compression] | None = Field(
         None, description="Of all leaves or of some by name; otherwise zstd or lz4 by what they hold."
     )
+
+
+class VaultCreate(VaultFields):
+    """A vault to make; without a uid it gets the time."""
+
+    vault_name: Name
+    vault_uid: Name | None = None
+
+
+class VaultPut(VaultFields):
+    """A vault to make or to find; its names are those of the path, also where they are given."""
+
+    vault_name: Name | None = None
+    vault_uid: Name | None = None
 
 
 class RetentionFields(Strict):

@@ -1,4 +1,4 @@
-"""Vaults: found, made, described, appended to. Plain values in, plain values out."""
+"""Vaults: found, described, changed, appended to. Plain values in, plain values out."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ import orjson
 
 from app.services import chains, mirror
 from app.services.deck import Deck, VaultEntry
-from app.services.folders import Place, continued_key, look_into
+from app.services.folders import Place, continued_key
 from app.services.mirror import Listed
 from fbxcore.errors import ConflictError, InvalidArgumentError
-from fbxcore.live import Appended, check_name
+from fbxcore.live import Appended
 from fbxcore.live.durable.files import replace_file
-from fbxcore.spec import parse_spec, spec_to_json
+from fbxcore.spec import spec_to_json
 from fbxcore.types import Leaves
-from fbxcore.vault.chunks import ChunkSteps, Compression
 from fbxcore.vault.faults import FOREIGN_WRITER
 from fbxcore.vault.retention import Retention, set_retention
 from fbxcore.vault.store import VaultWriter
@@ -28,41 +27,6 @@ T = TypeVar("T")
 NOTES = "metadata.json"
 MAX_METADATA_BYTES = 1 << 16
 _RESERVED = ("version", "structure_shape", "structure_dtype", "compression")
-
-
-async def create(
-    deck: Deck,
-    *,
-    vault_name: str,
-    vault_uid: str | None,
-    spec: Mapping[str, Any],
-    rows: int,
-    fps: float | None,
-    metadata: Mapping[str, Any],
-    chunk_steps: ChunkSteps = None,
-    compression: Compression = None,
-) -> dict[str, Any]:
-    """Make an empty vault."""
-    uid = vault_uid if vault_uid is not None else new_uid()
-    check_name(vault_name, loc=("vault_name",))
-    check_name(uid, loc=("vault_uid",))
-    flat = parse_spec(spec)
-    if rows > deck.settings.max_rows:
-        raise InvalidArgumentError(
-            f"`rows` must be at most {deck.settings.max_rows}, got {rows}.",
-            code="limit_exceeded",
-            loc=("rows",),
-        )
-    check_metadata(metadata)
-    place = deck.new_place(vault_name, uid)
-    async with deck.name_locks[f"vault:{place.key}"]:
-        check_new(deck, place)
-        extra = dict(metadata) | ({"fps": fps} if fps is not None else {})
-        layout = {"chunk_steps": chunk_steps, "compression": compression}
-        await asyncio.to_thread(_create, place.path, flat, rows, extra, layout)
-        entry = deck.vaults[place.key] = VaultEntry(place, await asyncio.to_thread(look_into, place))
-        await deck.save_vault(entry)
-    return await show(deck, entry)
 
 
 def new_uid() -> str:
@@ -85,10 +49,6 @@ def check_ours(entry: VaultEntry) -> None:
             f"Vault {entry.place.key!r} must be one of ours to be changed, got one of the other folder.",
             code="read_only",
         )
-
-
-def _create(path, spec, rows: int, metadata: dict[str, Any], layout: dict[str, Any]) -> None:
-    VaultWriter.create(path, spec, rows=rows, metadata=metadata or None, **layout).close()
 
 
 def check_metadata(metadata: Mapping[str, Any]) -> None:

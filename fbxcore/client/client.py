@@ -101,23 +101,19 @@ class Client:
         return list(requests.pages(self._transport, "buffers"))
 
     def create_vault(self, name: str, spec: Any, **arguments: Any) -> Vault:
-        """Create a vault `vault_name/vault_uid` for appending to.
+        """Create a vault `vault_name/vault_uid` for appending to, or find the one of that name and structure.
 
         Args:
             name: its two names, each of letters, digits, dots, dashes and underscores.
             spec: as of a buffer.
-            arguments: `rows`, `fps`, `metadata`, `chunk_steps`, `compression`.
+            arguments: `rows`, `fps`, `metadata`; `chunk_steps`, `compression` of a new one.
 
         Raises:
-            ConflictError: if it exists.
+            ConflictError: with the code `config_differs`, if there is one of another structure.
         """
         path = requests.vault_path(name)
-        content = {
-            "vault_name": path[0].replace("~", "/"),
-            "vault_uid": path[1],
-            "spec": requests.spec_of(spec),
-        }
-        self._json("POST", "vaults", content=content | arguments)
+        content = {"spec": requests.spec_of(spec), **arguments}
+        self._json("PUT", "vaults", *path, content=content)
         return Vault(self._transport, path, self._format)
 
     def vault(self, name: str, vault_uid: str | None = None) -> Vault:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from app.schemas.vaults import VaultPublic, VaultSummary
+from fbxcore.spec import parse_spec
 from fbxcore.vault import VaultReader
+from fbxcore.vault.store import VaultWriter
 from tests.app.support import SPEC, Api, arrays_of, assert_refused, buffer_body, send, serve, steps
 
 URL = "/api/v1/vaults"
@@ -41,6 +44,61 @@ def test_a_made_vault_is_empty_and_found_where_location_says(api: Api) -> None:
     assert (made["length"], made["pending"], made["rows"], made["read_only"]) == (0, 0, 2, False)
     assert (made["spec"], made["fps"], made["metadata"]) == (SPEC, 50.0, {"env": "x"})
     assert api.get(answer.headers["location"]).json() == made
+
+
+def test_put_can_be_run_twice(api: Api) -> None:
+    """PUT makes, then finds, also what was appended to and told more; another structure is 409 with it."""
+    url, body = f"{URL}/put/run1", {"spec": SPEC, "rows": 2, "fps": 5, "metadata": {"env": "x", "seed": 1}}
+    changes = {"rows": 3, "fps": 6.0, "metadata": {"env": "y"}, "spec": {"x": SPEC["reward"]}}
+
+    made = api.put(url, json=body)
+    assert made.status_code == 201, made.text
+    assert send(api, f"{url}/experience", steps(2, 5)).status_code == 201
+    api.patch(url, json={"metadata": {"note": "a"}})
+    for given in (body, body | {"chunk_steps": 64, "vault_uid": "run1"}, {"spec": SPEC, "rows": 2}):
+        found = api.put(url, json=given)
+        assert (found.status_code, found.json()) == (200, api.get(url).json()), found.text
+    for field, value in changes.items():
+        problem = assert_refused(api.put(url, json=body | {field: value}), 409, "config_differs", f"`{field}")
+        name = "metadata.env" if field == "metadata" else field
+        assert problem["difference"] == {name: {"is": {**body, "metadata.env": "x"}[name], "given": value if
+                                                       name == field else "y"}}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("path", "given", "field"),
+    [("put/run2", {"vault_uid": "run3"}, "vault_uid"), ("a~b/run1", {}, "vault_name"),
+     ("put/run2", {"rows": 2**31}, "rows"), ("put/run2", {"metadata": {"version": 1}}, "metadata"),
+     ("put/run2", {"colour": 1}, "colour"), ("put/run2", {"chunk_steps": 2**40}, "chunk_steps")],
+)  # fmt: skip
+def test_put_refuses_what_post_refuses(api: Api, path: str, given: dict, field: str) -> None:
+    """Another name than the path's, one that is none, and whatever breaks a rule; nothing is made."""
+    answer = api.put(f"{URL}/{path}", json={"spec": SPEC} | given)
+
+    assert (answer.status_code, f"`{field}` must" in answer.json()["detail"]) == (422, True), answer.text
+    assert_refused(api.get(f"{URL}/put/run2"), 404, "not_found")
+
+
+def test_many_putting_one_vault_make_it_once(api: Api) -> None:
+    """Of eight at once one makes it and seven find it."""
+    with ThreadPoolExecutor(8) as pool:
+        body = {"spec": SPEC, "rows": 2}
+        found = list(pool.map(lambda _: api.put(f"{URL}/crowd/run1", json=body).status_code, range(8)))
+
+    assert sorted(found) == [200] * 7 + [201]
+
+
+def test_put_finds_what_lies_there_and_refuses_what_is_not_ours(tmp_path: Path) -> None:
+    """A vault that no scan has seen yet is found; one of the other folder cannot be appended to: 409."""
+    for folder in ("data/vaults", "other"):
+        VaultWriter.create(tmp_path / folder / folder[-4:] / "run1", parse_spec(SPEC), rows=2).close()
+    with serve(tmp_path / "data", vaults=tmp_path / "other") as api:
+        VaultWriter.create(tmp_path / "data/vaults/late/run1", parse_spec(SPEC), rows=2).close()
+        body = {"spec": SPEC, "rows": 2}
+
+        assert api.put(f"{URL}/late/run1", json=body).status_code == 200
+        assert api.put(f"{URL}/ults/run1", json=body).status_code == 200
+        assert_refused(api.put(f"{URL}/ther/run1", json=body), 409, "read_only")
 
 
 def test_a_vault_without_uid_gets_the_time(api: Api) -> None:

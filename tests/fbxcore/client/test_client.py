@@ -241,6 +241,17 @@ def test_a_vault_is_appended_to_exactly_once(client):
     assert ("offline", "one") in {(v["vault_name"], v["vault_uid"]) for v in client.vaults()}
 
 
+def test_a_script_may_create_its_vault_twice(client):
+    """The second call finds the vault with what was appended; another structure is a conflict."""
+    client.create_vault("twice/one", SPEC, rows=ROWS, metadata={"env": "x"}).add(steps(0, 6))
+    again = client.create_vault("twice/one", SPEC, rows=ROWS, metadata={"env": "x"})
+
+    assert again.describe()["length"] == 6
+    with pytest.raises(fbx.ConflictError, match="`rows`") as caught:
+        client.create_vault("twice/one", SPEC, rows=ROWS + 1)
+    assert caught.value.code == "config_differs"
+
+
 def test_counters_and_charts_are_served(buffer):
     """Stats, histogram and timeseries come as plain values."""
     buffer.add(steps(0, 20))
