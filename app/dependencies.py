@@ -53,7 +53,7 @@ class StrictRoute(APIRoute):
         served = {
             field.alias: field.field_info for field in fields if isinstance(field.field_info, params.Query)
         }
-        takes_body = self.body_field is not None or "requestBody" in (self.openapi_extra or {})
+        read = self.reader()
 
         async def checked(request: Request) -> Response:
             names = [name for name, _ in request.query_params.multi_items()]
@@ -68,10 +68,27 @@ class StrictRoute(APIRoute):
                         f"`{name}` must be given once, got {names.count(name)} times.", loc=("query", name)
                     )
             if request.method not in ("GET", "HEAD"):
-                await (read_control if takes_body else refuse_body)(request)
+                await read(request)
             return await handle(request)
 
         return checked
+
+    def reader(self) -> Callable[[Request], Coroutine[Any, Any, Any]]:
+        """Return what reads the body of a request before its handler."""
+        takes_body = self.body_field is not None or "requestBody" in (self.openapi_extra or {})
+        return read_control if takes_body else refuse_body
+
+
+class FormRoute(StrictRoute):
+    """A route of a page, whose handler reads the form that is its body."""
+
+    def reader(self) -> Callable[[Request], Coroutine[Any, Any, Any]]:
+        """Return what leaves the body to the handler."""
+
+        async def leave(request: Request) -> None:
+            pass
+
+        return leave
 
 
 def _takes_many(annotation: Any) -> bool:

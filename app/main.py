@@ -15,6 +15,7 @@ from app.paths import STATIC
 from app.plain import PlainRoutes
 from app.routes import (
     backups,
+    buffer_pages,
     buffers,
     docs,
     events,
@@ -45,7 +46,7 @@ PLAIN_ROUTES = [  # tried first: they carry arrays
 ]
 ROUTERS = (
     buffers, snapshots, writers, vaults, versions, trash, backups,
-    events, scan, health, login, docs, pages, not_served,
+    events, scan, health, login, docs, pages, buffer_pages, not_served,
 )  # fmt: skip
 
 

@@ -337,11 +337,97 @@ def test_pages_work_without_javascript(browser: sync_api.Browser, server: Served
     context.close()
 
 
+def test_a_buffer_is_changed_in_place(page: sync_api.Page, server: Served, seen: Seen) -> None:
+    """Save changes the buffer and what else shows it; a refusal is told above the form; nothing reloads."""
+    page.goto(f"{server.url}/buffers/frames")
+    page.evaluate("document.body.dataset.same = 'yes'")
+    form = page.locator("#controls form")
+    form.get_by_label("Durability").select_option("os")
+    form.get_by_role("button", name="Save").click()
+    expect(page.locator("#controls [role=status]")).to_have_text("Saved.")
+    expect(page.locator("#risk")).to_have_text("survives a crash")
+    assert answer(server, "/buffers/frames")["durability"] == "os"
+    assert seen.errors == []
+
+    form.get_by_label("error_buffer").fill("100")
+    form.get_by_role("button", name="Save").click()
+    expect(page.locator("#controls [role=alert]")).to_contain_text("`samples_per_insert` must be given")
+    expect(form.get_by_label("error_buffer")).to_have_value("100")
+    form.get_by_label("samples_per_insert").fill("4")
+    form.get_by_label("min_size").fill("8")
+    form.get_by_role("button", name="Save").click()
+    expect(page.locator("#config")).to_contain_text("4 samples per insert, from 8 on, ± 100")
+    assert answer(server, "/buffers/frames")["limiter"]["error_buffer"] == 100
+    assert page.evaluate("document.body.dataset.same") == "yes"
+    assert all("422" in error for error in seen.errors)
+
+
+def test_a_snapshot_is_taken_restored_and_deleted(page: sync_api.Page, server: Served, seen: Seen) -> None:
+    """The list grows in place; Restore leads to the new buffer; Delete asks first."""
+    page.goto(f"{server.url}/buffers/cartpole")
+    held = answer(server, "/buffers/cartpole")["size"]
+    panel = page.locator("#snapshots")
+    panel.get_by_role("button", name="Take a snapshot").click()
+    expect(panel.locator("li")).to_have_count(1)
+    expect(panel.locator("li")).to_contain_text(f"{held:,} timesteps")
+    expect(page).to_have_url(f"{server.url}/buffers/cartpole")
+    panel.get_by_label("Name of the buffer").fill("cartpole")
+    panel.get_by_role("button", name="Restore").click()
+    expect(panel.locator("[role=alert]")).to_contain_text("`name` must be new, got 'cartpole'")
+    panel.get_by_label("Name of the buffer").fill("once-more")
+    panel.get_by_role("button", name="Restore").click()
+
+    expect(page).to_have_url(f"{server.url}/buffers/once-more")
+    assert answer(server, "/buffers/once-more")["size"] == held
+    page.goto(f"{server.url}/buffers/cartpole")
+    page.once("dialog", lambda dialog: dialog.dismiss())
+    panel.get_by_role("button", name="Delete").click()
+    expect(panel.locator("li")).to_have_count(1)
+    page.once("dialog", lambda dialog: dialog.accept())
+    panel.get_by_role("button", name="Delete").click()
+    expect(panel.locator("li")).to_have_count(0)
+    assert all("409" in error for error in seen.errors)
+    with Client(server.url) as client:
+        client.buffer("once-more").delete(discard=True)
+
+
+def test_forms_work_without_javascript(browser: sync_api.Browser, server: Served) -> None:
+    """Save and Take a snapshot lead back to their place on the page."""
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"{server.url}/buffers/filling")
+    page.get_by_label("Durability").select_option("none")
+    page.get_by_role("button", name="Save").click()
+
+    expect(page).to_have_url(f"{server.url}/buffers/filling#controls")
+    assert answer(server, "/buffers/filling")["durability"] == "none"
+    page.get_by_role("button", name="Take a snapshot").click()
+    expect(page.locator("#snapshots li")).to_have_count(1)
+    context.close()
+
+
+def test_every_heading_begins_where_its_panel_does(page: sync_api.Page, server: Served) -> None:
+    """Also that of what is next in a queue, which has nothing beside it."""
+    with Client(server.url) as client:
+        queue = client.create_buffer(
+            "line", "trajectory_queue", SPEC, add_batch_size=4, add_sequence_length=4,
+            sample_sequence_length=4, max_length_time_axis=16,
+        )  # fmt: skip
+        queue.add(steps(np.random.default_rng(4), 8))
+        page.goto(f"{server.url}/buffers/line")
+        lefts = page.evaluate("""() => [...document.querySelectorAll('.panel > header > h2')].map(
+            (h) => h.getBoundingClientRect().x - h.parentElement.getBoundingClientRect().x)""")
+        queue.delete(discard=True)
+
+    assert len(lefts) > 6 and set(lefts) == {0}
+
+
 def test_every_control_has_a_name(page: sync_api.Page, server: Served) -> None:
     """Each link, button and field has a name for a screen reader, and Tab reaches the first link."""
-    nameless = """() => [...document.querySelectorAll('a[href], button, input:not([type=hidden])')].filter(
-        (node) => !node.hidden && !node.textContent.trim() && !node.getAttribute('aria-label')
-            && !node.labels?.length).length"""
+    nameless = """() => [...document.querySelectorAll(
+        'a[href], button, select, input:not([type=hidden])')].filter((node) => !node.hidden
+            && !node.textContent.trim()
+            && !node.getAttribute('aria-label') && !node.labels?.length).length"""
     for path in PAGES[:-1]:
         page.goto(server.url + path)
         assert page.evaluate(nameless) == 0, path

@@ -12,8 +12,10 @@ from typing import Any, ClassVar
 from app.contexts import charts, live, snippets, units
 from app.contexts.buffers import KINDS
 from app.contexts.cells import Column, schema_columns
+from app.contexts.controls import Controls
 from app.contexts.samples import SampleTable
 from app.contexts.shell import Fact, Link, Page, Pill, Snippet
+from app.contexts.snapshots import SnapshotsPanel
 from app.contexts.writers import WritersPanel
 from fbxcore.live import DURABILITIES
 from fbxcore.spec import timestep_bytes
@@ -96,6 +98,8 @@ class BufferPage(Page):
     warnings: list[str]
     fault: str
     vault: VaultLink | None
+    controls: Controls
+    snapshots: SnapshotsPanel
     snippets: list[Snippet] = field(default_factory=list)
     writers: WritersPanel | None = None  # of independent ones
 
@@ -146,15 +150,26 @@ def facts(state: live.State) -> list[Fact]:
         Fact("Rows", units.grouped(state["rows"])),
         Fact("Time axis", f"{units.grouped(state['time_axis'])} slots", "per row"),
     ]
-    hidden = {"name", "kind", "spec", "persist_to", "durability", "writers", "rate_limiter", "add_batch_size"}
-    for name, value in (state.get("config") or {}).items():
+    hidden = {
+        "name", "kind", "spec", "persist_to", "durability", "writers", "rate_limiter", "add_batch_size",
+        "from",
+    }  # fmt: skip
+    config = state.get("config") or {}
+    for name, value in config.items():
         if name not in hidden and value is not None:
             found.append(Fact(name, value if isinstance(value, str) else f"{value:,}"))
     found.append(Fact("Rate limiter", _limiter_text(state.get("limiter"))))
+    if source := config.get("from"):
+        found.append(Fact("Began with", _source_text(source)))
     created = units.moment(state.get("created_at"))
     if created:
         found.append(Fact("Created", created.text, created.ago))
     return found
+
+
+def _source_text(source: Mapping[str, Any]) -> str:
+    """Return a source in the words it was given in: `vault a/b, ref v3`."""
+    return ", ".join(f"{name} {value}" for name, value in source.items())
 
 
 def _limiter_text(limiter: Any) -> str:
@@ -278,6 +293,8 @@ def buffer_page(
     base: str,
     has_token: bool,
     data: Mapping[str, Any],
+    controls: Controls,
+    snapshots: SnapshotsPanel,
     fault: str = "",
     writers: WritersPanel | None = None,
 ) -> BufferPage:
@@ -299,7 +316,7 @@ def buffer_page(
         facts=facts(state), safety=safety(state), risk=risk_pill(state),
         warnings=[str(w) for w in state.get("warnings") or ()], fault=fault,
         vault=vault_link(state.get("persist_to")), snippets=_snippets(state, base, has_token),
-        data=data, writers=writers,
+        data=data, controls=controls, snapshots=snapshots, writers=writers,
     )  # fmt: skip
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -11,46 +10,39 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.contexts import buffer as buffer_context
 from app.contexts import buffers as buffers_context
-from app.contexts import mixer as mixer_context
 from app.contexts import overview, shell
 from app.contexts import slices as slice_contexts
 from app.contexts import storage as storage_context
 from app.contexts import vaults as vault_contexts
-from app.contexts import writers as writers_context
-from app.contexts.samples import SampleTable, sample_table
 from app.dependencies import DeckDep, StrictRoute
 from app.routes._answers import Json
-from app.services import buffers, events, slices, sweeps, trash, vaults, versions, writers
+from app.services import buffers, events, slices, sweeps, trash, vaults, versions
 from app.services.deck import Deck, VaultEntry
 from app.templating import render
-from fbxcore.errors import ConflictError, FbxError, UnavailableError
-from fbxcore.live import LiveBuffer, LiveMixer
+from fbxcore.errors import FbxError
 
 router = APIRouter(route_class=StrictRoute, include_in_schema=False)
 JSON = ".json"
 LISTED = 50
-ITEMS = 5  # of a tried sample
-MAX_SHOWN_BYTES = 16 << 20  # of what waits in a queue
 SPARK_S = 60
-BINS = 40
-WINDOWS = {"5m": ("5 min", 300), "1h": ("1 h", 3600)}
 MAX_SEED = (1 << 63) - 1
 MAX_STEP = (1 << 31) - 1
 Text = Annotated[str, Query(max_length=200)]
 
 
-def _base(request: Request) -> str:
-    """The address the page was opened at, for snippets."""
+def base_of(request: Request) -> str:
+    """Return the address the page was opened at, for snippets."""
     return str(request.base_url).rstrip("/")
 
 
-def _has_token(request: Request) -> bool:
+def has_token(request: Request) -> bool:
+    """Say whether snippets must name a token."""
     return request.app.state.settings.token is not None
 
 
-def _answer(request: Request, page: shell.Page, as_json: bool) -> Response:
+def answer(request: Request, page: shell.Page, as_json: bool) -> Response:
+    """Return a page, or the data it shows."""
     return Json(page.data) if as_json else render(request, page)
 
 
@@ -68,12 +60,12 @@ async def show_overview(request: Request, deck: DeckDep) -> Response:
         states,
         _recents(deck, [s["name"] for s in states[:LISTED]]),
         {"items": listed.items, "total": {"value": listed.total, "exact": True}},
-        base=_base(request),
-        has_token=_has_token(request),
+        base=base_of(request),
+        has_token=has_token(request),
         data_directory=str(deck.data),
         troubles=_troubles(deck),
     )
-    return _answer(request, page, request.url.path.endswith(JSON))
+    return answer(request, page, request.url.path.endswith(JSON))
 
 
 @router.get("/buffers", name="buffers_page")
@@ -90,15 +82,15 @@ async def show_buffers(
     page = buffers_context.buffers_page(
         states,
         _recents(deck, [s["name"] for s in states]),
-        base=_base(request),
-        has_token=_has_token(request),
+        base=base_of(request),
+        has_token=has_token(request),
         query=query,
         sort=sort,
         offset=offset,
         limit=LISTED,
         troubles=_troubles(deck),
     )
-    return _answer(request, page, request.url.path.endswith(JSON))
+    return answer(request, page, request.url.path.endswith(JSON))
 
 
 def _troubles(deck: Deck) -> list[str]:
@@ -113,98 +105,6 @@ def _troubles(deck: Deck) -> list[str]:
     return starting + failed + stuck
 
 
-@router.get("/buffers/{name}", name="buffer_page")
-async def show_buffer(
-    request: Request,
-    deck: DeckDep,
-    name: str,
-    window: Text = "5m",
-    field: Text = "",
-    seed: Annotated[int | None, Query(ge=0, le=MAX_SEED)] = None,
-) -> Response:
-    """Show one buffer; with a seed, also a sample drawn by it."""
-    as_json = name.endswith(JSON) and name not in deck.samplers
-    buffer = deck.sampler(name.removesuffix(JSON) if as_json else name)
-    state = events.state_of(buffer)
-    rates = events.recent_rates(buffer, WINDOWS.get(window, WINDOWS["5m"])[1])
-    if isinstance(buffer, LiveMixer):
-        return _answer(request, await _mixer_page(request, deck, state, rates, window, seed), as_json)
-    field = field or buffer_context.fields_of(state)[0]
-    most = buffer.layout.num_clusters or state["size"] // state["rows"]
-    bins = BINS if field == "priority" else max(1, min(BINS, most))
-    histogram = await buffer.histogram(field, bins) if state["size"] else None
-    sample, refusal = await _try_sample(deck, state, seed)
-    page = buffer_context.buffer_page(
-        state,
-        chart=buffer_context.rates_chart(state, rates),
-        windows=buffer_context.windows({key: text for key, (text, _) in WINDOWS.items()}, window),
-        histogram=buffer_context.histogram_panel(state, histogram, field),
-        sample=sample,
-        sample_error=refusal,
-        next_seed=secrets.randbits(31),
-        base=_base(request),
-        has_token=_has_token(request),
-        fault=buffers.fault_of(deck, buffer),
-        data={"buffer": buffer.describe(), "stats": buffer.stats(), "histogram": histogram, "rates": rates},
-        writers=_writers_of(buffer),
-    )
-    return _answer(request, page, as_json)
-
-
-async def _mixer_page(
-    request: Request, deck: Deck, state: Mapping[str, Any], rates: dict, window: str, seed: int | None
-) -> shell.Page:
-    """Show a mixer; with a seed, also a sample drawn by it."""
-    sample, refusal = await _try_sample(deck, state, seed)
-    return mixer_context.mixer_page(
-        state,
-        chart=buffer_context.rates_chart(state, rates),
-        windows=buffer_context.windows({key: text for key, (text, _) in WINDOWS.items()}, window),
-        sample=sample,
-        sample_error=refusal,
-        next_seed=secrets.randbits(31),
-        base=_base(request),
-        has_token=_has_token(request),
-        data={"buffer": state, "stats": deck.sampler(state["name"]).stats(), "rates": rates},
-    )
-
-
-def _writers_of(buffer: LiveBuffer) -> writers_context.WritersPanel | None:
-    if not buffer.layout.independent:
-        return None
-    states = [writers.public(state) for state in buffer.writers()]
-    return writers_context.writers_panel(states, buffer.layout.rows)
-
-
-async def _try_sample(
-    deck: Deck, state: Mapping[str, Any], seed: int | None
-) -> tuple[SampleTable | None, str]:
-    """Draw a few items without counting them; say why where that is refused."""
-    buffer = deck.sampler(state["name"])
-    if buffer.layout.is_queue:
-        return await _next_in_line(buffer), ""
-    if seed is None or not state["can_sample"]:
-        return None, ""
-    buffers.check_sample_bytes(deck, buffer, ITEMS)
-    try:
-        drawn = await buffer.sample(ITEMS, seed=seed, peek=True)
-    except (ConflictError, UnavailableError) as error:
-        return None, str(error)
-    layout = buffer.layout
-    table = sample_table(
-        drawn.arrays, items=layout.items, flat=layout.flat, seed=drawn.seed, position=drawn.position
-    )
-    return table, ""
-
-
-async def _next_in_line(buffer: LiveBuffer) -> SampleTable | None:
-    """Show what waits first in a queue, and take nothing."""
-    if buffer.layout.rows * buffer.config.item_bytes > MAX_SHOWN_BYTES:
-        return None
-    arrays = await buffer.next_in_line()
-    return None if arrays is None else sample_table(arrays, items=False, flat=False, seed=0, position=0)
-
-
 @router.get("/vaults", name="vaults_page")
 @router.get("/vaults.json", name="vaults_json")
 async def show_vaults(
@@ -216,16 +116,16 @@ async def show_vaults(
 ) -> Response:
     """List the vaults from stored columns."""
     listed = await vaults.list_page(deck, query=query or None, sort=sort, limit=LISTED, next=next)
-    answer = {"items": listed.items, "next": listed.next, "total": {"value": listed.total, "exact": True}}
+    told = {"items": listed.items, "next": listed.next, "total": {"value": listed.total, "exact": True}}
     page = vault_contexts.vaults_page(
-        answer,
+        told,
         await trash.list_all(deck),
         query=query,
         sort=sort,
-        base=_base(request),
-        has_token=_has_token(request),
+        base=base_of(request),
+        has_token=has_token(request),
     )
-    return _answer(request, page, request.url.path.endswith(JSON))
+    return answer(request, page, request.url.path.endswith(JSON))
 
 
 @router.get("/vaults/{vault_name}/{vault_uid}", name="vault_page")
@@ -258,11 +158,11 @@ async def show_vault(
         table,
         asked,
         await _storage(request, deck, entry, shown, sweep == "preview"),
-        base=_base(request),
-        has_token=_has_token(request),
+        base=base_of(request),
+        has_token=has_token(request),
         data={"vault": shown, "versions": listed.items},
     )
-    return _answer(request, page, as_json)
+    return answer(request, page, as_json)
 
 
 async def _storage(
@@ -276,7 +176,7 @@ async def _storage(
         except FbxError as refused:
             error = str(refused)
     return storage_context.storage(
-        shown, swept, base=_base(request), has_token=_has_token(request), error=error
+        shown, swept, base=base_of(request), has_token=has_token(request), error=error
     )
 
 
