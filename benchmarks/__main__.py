@@ -7,6 +7,7 @@ from benchmarks.report import print_table
 from benchmarks.vault import vault_ratios
 from benchmarks.vault_peers import peer_ratios, stream_ratios
 from benchmarks.vault_writes import log_rows, print_logged, print_writes, write_rows
+from benchmarks.writers import writer_ratios
 
 if __name__ == "__main__":
     print_table("Engine, in process", engine_ratios())
@@ -17,3 +18,4 @@ if __name__ == "__main__":
     print_table("Vault against other stores", peer_ratios())
     print_table("Vault, shuffled", stream_ratios())
     print_table("HTTP", http_ratios())
+    print_table("Independent writers", writer_ratios(calls=5))

@@ -47,7 +47,7 @@ def http_ratios(*, repeats: int = 9, calls: int = 300) -> list[Ratio]:
     """Measure requests per second against both peers; the ratio is ours over theirs."""
     rows = []
     with tempfile.TemporaryDirectory() as data, ExitStack() as stack:
-        ours = stack.enter_context(_serving("app.cli", "serve", "--data", data))
+        ours = stack.enter_context(serving("app.cli", "serve", "--data", data))
         for name, spec in WORKS.values():
             _fill(ours, name, spec)
         for work, (name, _) in WORKS.items():
@@ -57,7 +57,7 @@ def http_ratios(*, repeats: int = 9, calls: int = 300) -> list[Ratio]:
             body.write_bytes(sample())
             for kind, peer in PEERS.items():
                 argument = str(body) if kind == "bare" else name
-                with _serving("benchmarks.peers", kind, argument) as port, _getting(port, "/") as theirs:
+                with serving("benchmarks.peers", kind, argument) as port, _getting(port, "/") as theirs:
                     rows.append(
                         interleaved(
                             f"sample {work}",
@@ -107,7 +107,7 @@ def _getting(port: int, path: str) -> Iterator[Callable[[], bytes]]:
 
 
 @contextmanager
-def _serving(module: str, *arguments: str):
+def serving(module: str, *arguments: str):
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]

@@ -7,6 +7,7 @@ same leaf under a path joined with `.`, so two leaves whose names meet in either
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -26,6 +27,7 @@ MAX_NAME = 512
 _OPTIONS = {"shape", "dtype", "role", "unit", "names"}
 
 
+@functools.lru_cache
 def dtype_of(name: str) -> np.dtype:
     """Return the NumPy dtype of that name; bfloat16 and its kind come from ml_dtypes."""
     try:
@@ -152,6 +154,8 @@ def check_leaves(
 
 
 def _check_same_names(spec: Spec, leaves: Leaves) -> None:
+    if spec.keys() == leaves.keys():
+        return
     given = ", ".join(f"`{name}`" for name in sorted(leaves)) or "nothing"
     for name in sorted(set(spec) - set(leaves)):
         raise StructureError(f"Leaf `{name}` must be given, got only {given:.500}.", loc=(name,))

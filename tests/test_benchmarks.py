@@ -14,6 +14,7 @@ from benchmarks.restart import restarts
 from benchmarks.vault import vault_ratios
 from benchmarks.vault_peers import TARGETS, peer_ratios, stream_ratios
 from benchmarks.vault_writes import log_rows, print_logged, print_writes, write_rows
+from benchmarks.writers import writer_ratios
 
 
 def check(rows, peers):
@@ -110,6 +111,14 @@ def test_http_is_measured_beside_servers_that_do_less():
 
     check(rows, {"bare Starlette, same bytes", "FastAPI, same work in line"})
     assert len(rows) == 4
+
+
+def test_independent_writers_are_measured_beside_rows_in_lockstep():
+    """In process and over HTTP, across the end of an episode."""
+    rows = writer_ratios(repeats=1, calls=5, kinds=["flat"], steps=[64])
+
+    check(rows, {"rows in lockstep"})
+    assert [row.work for row in rows] == ["flat, in process: 64 × 64", "flat, HTTP: 64 × 64"]
 
 
 @pytest.mark.parametrize("calls", [1, 7])

@@ -75,7 +75,7 @@ def check_no_end(end: str | None) -> None:
 def check_run(
     config: BufferConfig, leaves: Leaves, end: str | None, cast: str | None
 ) -> tuple[dict[str, np.ndarray], int, bool]:
-    """Return a writer's timesteps `[1, K, ...]`, K, and whether the last is the true last observation.
+    """Return a writer's timesteps `[K, ...]`, K, and whether the last is the true last observation.
 
     Args:
         leaves: `[T, ...]`, and `final/<leaf>` `[...]` of the leaves that are known after the last step; those
@@ -98,7 +98,7 @@ def check_run(
             code="structure_mismatch",
             loc=(name,),
         )
-    return {name: x[None] for name, x in checked.items()}, len(first), bool(final)
+    return checked, len(first), bool(final)
 
 
 def _final_of(leaves: Leaves) -> dict[str, np.ndarray]:

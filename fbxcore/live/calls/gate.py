@@ -17,13 +17,14 @@ class Gate:
     def __init__(self, ring: Ring, config: LimiterConfig | None):
         self._ring = ring
         self._limiter = Limiter(config) if config is not None else None
-        self._changed = asyncio.Event()  # set, and replaced, whenever somebody may go on
+        self._changed: asyncio.Event | None = None  # what those who wait now wait for
         self._closed = False
 
     def wake(self) -> None:
         """Let everybody who waits look again."""
-        self._changed.set()
-        self._changed = asyncio.Event()
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None
 
     def change(self, config: LimiterConfig | None) -> None:
         """Go by another limiter from now on, or by none."""
@@ -49,10 +50,10 @@ class Gate:
 
     async def wait(self, deadline: float, error: Callable[[], FbxError]) -> None:
         """Wait until something changed, or raise `error` at the deadline (the loop's clock)."""
-        changed = self._changed
         remaining = deadline - asyncio.get_running_loop().time()
         if remaining <= 0:
             raise error()
+        changed = self._changed = self._changed or asyncio.Event()
         try:
             await asyncio.wait_for(changed.wait(), remaining)
         except TimeoutError:

@@ -33,7 +33,7 @@ class Writers:
     """The writers of one buffer and their rows."""
 
     def __init__(self, config: BufferConfig, ring: Ring, journal: Journal, gate: Gate):
-        self._config = config
+        self.config = config
         self._ring = ring
         self._journal = journal
         self._gate = gate
@@ -64,7 +64,7 @@ class Writers:
             UnavailableError: if no row is free after `timeout_ms`, or the limiter still blocks.
         """
         name = _checked(writer)
-        checked, steps, has_final = check_run(self._config, leaves, end, cast)
+        checked, steps, has_final = check_run(self.config, leaves, end, cast)
         deadline = asyncio.get_running_loop().time() + check_timeout(timeout_ms)
         self._heard[name] = time.monotonic()
         more = {} if end is None else {"end": end}
@@ -123,7 +123,9 @@ class Writers:
         if found is None:
             return False
         planned = self._rows.plan(writer, 0, found[1].seen, end="cut")
-        await asyncio.shield(self._journal.put(Frame(Kind.CUT, planned.meta), planned.undo))
+        await self._journal.put(
+            Frame(Kind.CUT, planned.meta), lambda answer: planned.undo() if answer is None else None
+        )
         return True
 
     async def describe_episode(self, writer: str, metadata: Any) -> WriterState:
@@ -143,15 +145,14 @@ class Writers:
             )
         index, row = found
         meta = {"row": index, "writer": writer, "episode": row.episode, "metadata": metadata}
-        await asyncio.shield(self._journal.put(Frame(Kind.EPISODE, meta)))
+        await self._journal.put(Frame(Kind.EPISODE, meta))
         states = states_of(self._ring.rows, self._journal.ledger.writers())
         return next(state for state in states if state.writer == writer)
 
     async def _sweep(self) -> None:
         """End the episodes of writers that were not heard for too long, since a restart at most."""
-        longest = self._config.idle_end_s
         while True:
-            now = time.monotonic()
+            longest, now = self.config.idle_end_s, time.monotonic()
             self._heard = {name: self._heard.get(name, now) for name in self._rows.open_writers}
             await asyncio.sleep(min(1.0, longest / 4))
             now = time.monotonic()
@@ -159,7 +160,7 @@ class Writers:
                 try:
                     await self.cut(writer)
                 except FbxError as error:
-                    _log.warning("Buffer %s: %r keeps its row: %s", self._config.name, writer, error)
+                    _log.warning("Buffer %s: %r keeps its row: %s", self.config.name, writer, error)
 
 
 def states_of(rows: Sequence[Row], sequences: Mapping[str, int]) -> list[WriterState]:

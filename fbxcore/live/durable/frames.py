@@ -9,9 +9,10 @@ spec in sorted order, C-contiguous, one after the other. The checksum covers hea
 
 from __future__ import annotations
 
+import math
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
@@ -21,13 +22,14 @@ import msgspec
 import numpy as np
 
 from fbxcore.errors import DamagedError
-from fbxcore.spec import dtype_of
+from fbxcore.spec import dtype_of, leaf_bytes, timestep_bytes
 from fbxcore.types import Leaves, Spec
 
 MAGIC = b"FDL1"
 _HEADER = struct.Struct("<4sB3xIIQQQ")
 _CRC = struct.Struct("<I")
 HEADER_BYTES = _HEADER.size + _CRC.size
+_SMALL_BYTES = 16 << 10  # up to which copying takes less time than making views
 
 
 class Kind(IntEnum):
@@ -66,7 +68,7 @@ class Frame:
     @property
     def num_bytes(self) -> int:
         """Bytes of the body."""
-        return sum(len(part) for part in self.body)
+        return sum(map(len, self.body))
 
     def parts(self) -> list[bytes | memoryview]:
         """Return what is written, header first."""
@@ -80,8 +82,13 @@ class Frame:
         return [header + _CRC.pack(crc) + meta, *self.body]
 
 
-def bytes_of(spec: Spec, leaves: Leaves) -> list[memoryview]:
-    """Return the canonical body of checked leaves; those that the caller could still change are copied."""
+def bytes_of(spec: Spec, leaves: Leaves) -> list[bytes | memoryview]:
+    """Return the canonical body of checked leaves, in one piece if it is small, or a view of each.
+
+    What the caller could still change is copied.
+    """
+    if sum(leaf.nbytes for leaf in leaves.values()) <= _SMALL_BYTES:
+        return [b"".join([leaves[name].tobytes() for name in spec])]
     return [memoryview(_settled(leaves[name]).reshape(-1).view(np.uint8)) for name in spec]
 
 
@@ -95,20 +102,27 @@ def _settled(leaf: np.ndarray) -> np.ndarray:
 
 def leaves_of(spec: Spec, frame: Frame, rows: int) -> dict[str, np.ndarray]:
     """Return the leaves `[B, K, ...]` of an add frame as read-only views of its body."""
-    body = frame.body if len(frame.body) == len(spec) else _split(spec, frame, rows)
-    return {
-        name: np.frombuffer(part, dtype_of(leaf.dtype)).reshape(rows, frame.steps, *leaf.shape)
-        for (name, leaf), part in zip(spec.items(), body, strict=True)
-    }
+    leaves, start = {}, 0
+    for place, (name, leaf) in enumerate(spec.items()):
+        dtype, count = dtype_of(leaf.dtype), rows * frame.steps * math.prod(leaf.shape)
+        part, at = (frame.body[0], start) if len(frame.body) == 1 else (frame.body[place], 0)
+        leaves[name] = np.frombuffer(part, dtype, count, at).reshape(rows, frame.steps, *leaf.shape)
+        start += count * dtype.itemsize
+    return leaves
 
 
-def _split(spec: Spec, frame: Frame, rows: int) -> Iterator[memoryview]:
-    whole = memoryview(frame.body[0] if len(frame.body) == 1 else b"".join(frame.body))
-    at = 0
-    for leaf in spec.values():
-        size = rows * frame.steps * int(np.prod(leaf.shape, dtype=np.int64)) * dtype_of(leaf.dtype).itemsize
-        yield whole[at : at + size]
-        at += size
+def stacked_leaves(spec: Spec, frames: Sequence[Frame]) -> dict[str, np.ndarray]:
+    """Return the leaves `[N, K, ...]` of N add frames of one row and of K timesteps each."""
+    steps = frames[0].steps
+    whole = np.frombuffer(b"".join([part for frame in frames for part in frame.body]), np.uint8)
+    whole = whole.reshape(len(frames), steps * timestep_bytes(spec))
+    leaves, start = {}, 0
+    for name, leaf in spec.items():
+        stop = start + steps * leaf_bytes(leaf)
+        parts = whole[:, start:stop].view(dtype_of(leaf.dtype))
+        leaves[name] = parts.reshape(len(frames), steps, *leaf.shape)
+        start = stop
+    return leaves
 
 
 class NewerError(DamagedError):

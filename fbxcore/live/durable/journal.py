@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fbxcore.errors import ConflictError, FbxError
 from fbxcore.live.durable.applied import Applied
@@ -24,6 +26,14 @@ from fbxcore.vault.store import VaultWriter
 _OFF_LOOP_BYTES = 1 << 20
 
 Identity = dict[str, Any]
+
+
+class _Asked(NamedTuple):
+    """A frame on its way, and who is told what came of it."""
+
+    frame: Frame
+    future: asyncio.Future[dict[str, Any]]
+    ended: Callable[[dict[str, Any] | None], None] | None
 
 
 class Journal:
@@ -66,6 +76,9 @@ class Journal:
         self._on_frame = on_frame
         self._began = began
         self._settled = settled
+        self._loop: asyncio.AbstractEventLoop
+        self._answers: deque[tuple[_Asked, dict[str, Any] | FbxError]] = deque()
+        self._is_told = False  # that there are answers
 
     @property
     def next_episode(self) -> int:
@@ -74,7 +87,7 @@ class Journal:
 
     def start(self, counters: Counters) -> None:
         """Begin to write and to persist, behind where the ring stands."""
-        loop = asyncio.get_running_loop()
+        self._loop = loop = asyncio.get_running_loop()
         next_sequence, position = counters.sequence + 1, counters.position
         if self.persister is not None:
             self.persister.on_commit(lambda: loop.call_soon_threadsafe(self.room.wake))
@@ -145,30 +158,51 @@ class Journal:
         created = time.time()
         planned = plan() if plan is not None else Planned({}, lambda: None)
         frame.meta |= _meta(identity, created) | planned.meta
-        future = self.put(frame, planned.undo)
-        self.ledger.begin(future, created, **identity)
-        return await asyncio.shield(future) | {"duplicate": False}
+        end = self.ledger.begin(created, **identity)
 
-    def put(self, frame: Frame, undo: Callable[[], None] | None = None) -> asyncio.Future[dict[str, Any]]:
+        def ended(answer: dict[str, Any] | None) -> None:
+            if answer is None:
+                planned.undo()
+            end(answer)
+
+        return await self.put(frame, ended) | {"duplicate": False}
+
+    def put(
+        self, frame: Frame, ended: Callable[[dict[str, Any] | None], None] | None = None
+    ) -> asyncio.Future[dict[str, Any]]:
         """Hand a frame to the log; the future resolves once it is durable and applied.
 
+        Who does not wait any longer changes nothing of that.
+
         Args:
-            undo: called if it was refused.
+            ended: called with the answer before the future resolves, or with None if it was refused.
         """
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[dict[str, Any]] = loop.create_future()
+        asked = _Asked(frame, self._loop.create_future(), ended)
         self.room.take(frame.num_bytes)
-        future.add_done_callback(lambda done: self._finish(frame, _answer_of(done), undo))
-        frame.done = lambda answer: loop.call_soon_threadsafe(_settle, future, answer)
+        frame.done = functools.partial(self._answer, asked)
         self._began(frame)
         self.log.append(frame, frame.done)
-        return future
+        return asked.future
 
-    def _finish(self, frame: Frame, answer: dict[str, Any] | None, undo: Callable[[], None] | None) -> None:
-        if answer is None and undo is not None:
-            undo()
-        self.room.give_back(frame.num_bytes)
-        self._settled(frame, answer)
+    def _answer(self, asked: _Asked, answer: dict[str, Any] | FbxError) -> None:
+        """Take an answer, in any thread; the loop is told once of all that wait for it."""
+        self._answers.append((asked, answer))
+        if not self._is_told:
+            self._is_told = True
+            self._loop.call_soon_threadsafe(self._settle_all)
+
+    def _settle_all(self) -> None:
+        self._is_told = False  # before looking: what comes now is told anew, or seen
+        while self._answers:
+            asked, answer = self._answers.popleft()
+            self._finish(asked, None if isinstance(answer, FbxError) else answer)
+            _settle(asked.future, answer)
+
+    def _finish(self, asked: _Asked, answer: dict[str, Any] | None) -> None:
+        if asked.ended is not None:
+            asked.ended(answer)
+        self.room.give_back(asked.frame.num_bytes)
+        self._settled(asked.frame, answer)
 
     async def flush(self) -> Applied | None:
         """Commit everything acknowledged to the vault."""
@@ -209,10 +243,6 @@ class Journal:
         if isinstance(error, ConflictError):
             raise error
         self.persister.check_alone()
-
-
-def _answer_of(done: asyncio.Future) -> dict[str, Any] | None:
-    return None if done.cancelled() or done.exception() is not None else done.result()
 
 
 async def _fingerprint(body: list[memoryview]) -> str:

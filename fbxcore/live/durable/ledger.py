@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fbxcore.errors import ConflictError, FbxError, InvalidArgumentError
+from fbxcore.errors import ConflictError, InvalidArgumentError
 
 KEEP_SECONDS = 24 * 3600
 KEEP_KEYS = 100_000
@@ -69,7 +69,8 @@ class Ledger:
         For a sequence below a writer's last the answer is empty: only that it is a duplicate is known.
 
         Raises:
-            ConflictError: if the key, or the writer's last sequence, was used for another body.
+            ConflictError: if the key, or the writer's last sequence, was used for another body, or if there
+                are too many writers for a new one.
         """
         if key is not None:
             return await self._earlier_key(key, body_fingerprint)
@@ -83,7 +84,7 @@ class Ledger:
                 raise _conflict("Idempotency-Key", repr(key), "key", ("header", "idempotency-key"))
             if entry.result is not None:
                 return entry.result
-            await _settled(entry.future)  # after a failure the key is free again
+            await asyncio.shield(entry.future)  # after a failure the key is free again
         return None
 
     async def _earlier_sequence(
@@ -91,46 +92,54 @@ class Ledger:
     ) -> dict[str, Any] | None:
         entry = self._writers.get(writer, _NOBODY)
         while sequence > entry.last and entry.pending and sequence <= max(entry.pending):
-            await _settled(entry.pending.get(sequence) or entry.pending[max(entry.pending)])
+            await asyncio.shield(entry.pending.get(sequence) or entry.pending[max(entry.pending)])
             entry = self._writers.get(writer, _NOBODY)
-        if sequence != entry.last:
-            return {} if sequence < entry.last else None
+        if sequence > entry.last:
+            self._check_writers(writer)
+            return None
+        if sequence < entry.last:
+            return {}
         if entry.fingerprint not in (None, body_fingerprint):
             raise _conflict("sequence", str(sequence), "number", ("query", "sequence"))
         return entry.result
 
+    def _check_writers(self, writer: str) -> None:
+        if writer not in self._writers and len(self._writers) >= MAX_WRITERS:
+            raise ConflictError(
+                f"`writer` must be one of at most {MAX_WRITERS}, got a new one, {writer!r}. Reuse names.",
+                loc=("query", "writer"),
+            )
+
     def begin(
         self,
-        future: asyncio.Future,
         created: float,
         *,
         key: str | None,
         body_fingerprint: str,
         writer: str | None,
         sequence: int | None,
-    ) -> None:
-        """Note a new request, made at a time; `future` resolves to its answer."""
+    ) -> Callable[[dict[str, Any] | None], None]:
+        """Note a new request, made at a time; return what to call with its answer, None if it was refused."""
+        future = asyncio.get_running_loop().create_future()
         if key is not None:
             self._keys[key] = Entry(body_fingerprint, created, future)
         if writer is not None and sequence is not None:
-            if writer not in self._writers and len(self._writers) >= MAX_WRITERS:
-                raise ConflictError(
-                    f"`writer` must be one of at most {MAX_WRITERS}, got a new one, {writer!r}. Reuse names.",
-                    loc=("query", "writer"),
-                )
             self._writers.setdefault(writer, WriterEntry()).pending[sequence] = future
-        if key is not None or writer is not None:
-            future.add_done_callback(lambda done: self._end(done, key, body_fingerprint, writer, sequence))
+
+        def end(result: dict[str, Any] | None) -> None:
+            self._end(result, key, body_fingerprint, writer, sequence)
+            future.set_result(None)
+
+        return end
 
     def _end(
         self,
-        done: asyncio.Future,
+        result: dict[str, Any] | None,
         key: str | None,
         body_fingerprint: str,
         writer: str | None,
         sequence: int | None,
     ) -> None:
-        result = None if done.cancelled() or done.exception() is not None else done.result()
         if key is not None and result is None:
             self._keys.pop(key, None)
         elif key is not None:
@@ -267,14 +276,3 @@ def check_client(client: str | None) -> None:
         raise InvalidArgumentError(
             f"`client` must have 1 to {MAX_KEY} characters, got {len(client)}.", loc=("query", "client")
         )
-
-
-async def _settled(future: asyncio.Future) -> None:
-    """Wait until a future is done, whatever came of it."""
-    try:
-        await asyncio.shield(future)
-    except FbxError:
-        pass
-    except asyncio.CancelledError:
-        if not future.cancelled():
-            raise

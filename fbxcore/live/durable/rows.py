@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import msgspec
@@ -44,14 +43,10 @@ class Row(NamedTuple):
         is_same = self.episode == meta["episode"]
         if "metadata" in meta:
             return self._replace(metadata=meta["metadata"]) if is_same else self
+        began, metadata = (self.began, self.metadata) if is_same else (meta["at"], None)
+        is_open = "end" not in meta
         return Row(
-            writer=meta["writer"],
-            episode=meta["episode"],
-            steps=meta["step"] + steps,
-            is_open="end" not in meta,
-            began=self.began if is_same else meta["at"],
-            seen=meta["at"],
-            metadata=self.metadata if is_same else None,
+            meta["writer"], meta["episode"], meta["step"] + steps, is_open, began, meta["at"], metadata
         )
 
 
@@ -65,8 +60,7 @@ def rows_of(array: np.ndarray) -> list[Row]:
     return msgspec.msgpack.decode(array.tobytes(), type=list[Row])
 
 
-@dataclass(frozen=True)
-class Planned:
+class Planned(NamedTuple):
     """A frame's part about rows; `undo` if the frame was refused."""
 
     meta: dict[str, Any]

@@ -29,7 +29,7 @@ from fbxcore.types import Leaves
 T = TypeVar("T")
 _log = logging.getLogger("flashdeck")
 _STOP = object()
-_JOIN_STEPS = 1024
+_JOIN_STEPS = 1024  # of each row
 
 Ask = tuple[Callable[[Ring], Any], asyncio.Future, asyncio.AbstractEventLoop]
 
@@ -92,7 +92,8 @@ class Engine:
     def _with_following(self, frame: Frame) -> tuple[list[Frame], Frame | Ask | object | None]:
         """Return a frame with the adds that wait right behind it, and what was taken beyond them."""
         frames, steps = [frame], frame.steps
-        while frame.kind is Kind.ADD and steps < _JOIN_STEPS:
+        most = _JOIN_STEPS * self.ring.layout.rows // self.ring.layout.rows_in_step
+        while frame.kind is Kind.ADD and steps < most:
             try:
                 following = self._queue.get_nowait()
             except queue.Empty:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fbxcore.buffers.layout import bucket_of
-from fbxcore.live.durable.frames import Frame, leaves_of
+from fbxcore.live.durable.frames import Frame, leaves_of, stacked_leaves
 from fbxcore.live.rings.padding import join_blocks, pad_steps
 from fbxcore.live.rings.ring import Ring
 from fbxcore.spec import dtype_of
@@ -97,16 +97,20 @@ def _add_joint(ring: Ring, runs: dict[int, _Run], steps: int) -> None:
     """Add runs of at most so many steps in one call over all rows."""
     rows = ring.layout.rows
     lengths, begins = np.zeros(rows, np.int32), np.zeros(rows, bool)
-    joint = {
-        name: np.zeros((rows, steps, *leaf.shape), dtype_of(leaf.dtype)) for name, leaf in ring.spec.items()
-    }
+    alike: dict[tuple[int, int], dict[int, Frame]] = {}  # those of as many steps, at the same place of a run
     for index, run in runs.items():
         lengths[index], begins[index] = run.steps, run.begins
         at = 0
         for frame in run.frames:
-            for name, leaf in leaves_of(ring.spec, frame, 1).items():
-                joint[name][index, at : at + frame.steps] = leaf[0]
+            alike.setdefault((at, at + frame.steps), {})[index] = frame
             at += frame.steps
+    joint = {
+        name: np.empty((rows, steps, *leaf.shape), dtype_of(leaf.dtype)) for name, leaf in ring.spec.items()
+    }
+    for (start, stop), frames in alike.items():
+        indices = np.array(list(frames))
+        for name, leaf in stacked_leaves(ring.spec, list(frames.values())).items():
+            joint[name][indices, start:stop] = leaf
     ring.add_runs(joint, np.arange(rows, dtype=np.int32), lengths, begins)
 
 

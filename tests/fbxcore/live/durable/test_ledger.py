@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from fbxcore.errors import ConflictError, DiskFullError, InvalidArgumentError
+from fbxcore.errors import ConflictError, InvalidArgumentError
+from fbxcore.live.durable import ledger as ledger_module
 from fbxcore.live.durable.ledger import Ledger, check_identity
 
 pytestmark = pytest.mark.anyio
@@ -17,18 +18,15 @@ def identity(key=None, body="a", writer=None, sequence=None):
 
 
 def begin(ledger, **who):
-    """Note a new request and return the future of its answer."""
-    future = asyncio.get_running_loop().create_future()
-    ledger.begin(future, time.time(), **identity(**who))
-    return future
+    """Note a new request and return what to call with its answer."""
+    return ledger.begin(time.time(), **identity(**who))
 
 
 async def test_a_repeated_key_gets_the_first_answer():
     """The second request with a key is not new."""
     ledger = Ledger()
     assert await ledger.earlier(**identity("k")) is None
-    begin(ledger, key="k").set_result({"added": 3})
-    await asyncio.sleep(0)
+    begin(ledger, key="k")({"added": 3})
 
     assert await ledger.earlier(**identity("k")) == {"added": 3}
 
@@ -40,7 +38,7 @@ async def test_a_parallel_repeat_waits_for_the_first():
     repeat = asyncio.create_task(ledger.earlier(**identity("k")))
     await asyncio.sleep(0.01)
     assert not repeat.done()
-    first.set_result({"added": 3})
+    first({"added": 3})
 
     assert await repeat == {"added": 3}
 
@@ -48,7 +46,7 @@ async def test_a_parallel_repeat_waits_for_the_first():
 async def test_another_body_under_a_key_is_a_conflict():
     """A key stands for one body."""
     ledger = Ledger()
-    begin(ledger, key="k").set_result({})
+    begin(ledger, key="k")({})
 
     with pytest.raises(ConflictError, match="`Idempotency-Key` must be new for another body"):
         await ledger.earlier(**identity("k", body="b"))
@@ -60,7 +58,7 @@ async def test_a_failed_request_frees_its_key():
     first = begin(ledger, key="k")
     repeat = asyncio.create_task(ledger.earlier(**identity("k")))
     await asyncio.sleep(0)
-    first.set_exception(DiskFullError("full"))
+    first(None)
 
     assert await repeat is None
 
@@ -68,8 +66,7 @@ async def test_a_failed_request_frees_its_key():
 async def test_a_writers_lower_sequence_is_a_duplicate():
     """Sequences grow; gaps are allowed, repeats and lower ones are not new."""
     ledger = Ledger()
-    begin(ledger, writer="w", sequence=5).set_result({})
-    await asyncio.sleep(0)
+    begin(ledger, writer="w", sequence=5)({})
 
     assert await ledger.earlier(**identity(writer="w", sequence=5)) == {}
     assert await ledger.earlier(**identity(writer="w", sequence=2)) == {}
@@ -80,8 +77,7 @@ async def test_a_writers_lower_sequence_is_a_duplicate():
 async def test_the_last_sequence_again_gets_its_answer():
     """A writer that lost the answer gets it; another body under that number is a conflict."""
     ledger = Ledger()
-    begin(ledger, writer="w", sequence=5).set_result({"added": 3})
-    await asyncio.sleep(0)
+    begin(ledger, writer="w", sequence=5)({"added": 3})
 
     assert await ledger.earlier(**identity(writer="w", sequence=5)) == {"added": 3}
     with pytest.raises(ConflictError, match="`sequence` must be new for another body, got 5 again"):
@@ -94,18 +90,28 @@ async def test_a_failed_sequence_may_be_sent_again():
     first = begin(ledger, writer="w", sequence=5)
     repeat = asyncio.create_task(ledger.earlier(**identity(writer="w", sequence=5)))
     await asyncio.sleep(0)
-    first.set_exception(DiskFullError("full"))
+    first(None)
 
     assert await repeat is None
     assert ledger.last_sequence("w") is None
 
 
+async def test_one_writer_too_many_is_refused_before_anything_is_taken(monkeypatch):
+    """Names are kept for good, so there are only so many; those that are known go on."""
+    monkeypatch.setattr(ledger_module, "MAX_WRITERS", 1)
+    ledger = Ledger()
+    begin(ledger, writer="w", sequence=1)({})
+
+    with pytest.raises(ConflictError, match="`writer` must be one of at most 1, got a new one, 'v'"):
+        await ledger.earlier(**identity(writer="v", sequence=1))
+    assert await ledger.earlier(**identity(writer="w", sequence=2)) is None
+
+
 async def test_a_checkpoint_keeps_keys_and_writers():
     """What was saved is known to a fresh ledger."""
     ledger, fresh = Ledger(), Ledger()
-    begin(ledger, key="k").set_result({"added": 1})
-    begin(ledger, writer="w", sequence=7).set_result({})
-    await asyncio.sleep(0)
+    begin(ledger, key="k")({"added": 1})
+    begin(ledger, writer="w", sequence=7)({})
     fresh.load(ledger.to_json())
 
     assert await fresh.earlier(**identity("k")) == {"added": 1}
