@@ -56,6 +56,7 @@ class Controls:
     durabilities: list[Choice]
     limiter: list[Field]  # none of a queue
     retain: Field | None  # of a buffer with a vault
+    idle: Field | None  # of independent writers
     outcome: Outcome
 
 
@@ -74,6 +75,10 @@ def controls(state: live.State, outcome: Outcome) -> Controls:
             "retain_steps", "timesteps of each row that the vault keeps",
             typed.get("retain_steps", _number(config["retain_steps"])), "1",
         ) if config["persist_to"] else None,
+        Field(
+            "idle_end_s", "seconds that a writer keeps its row without adding",
+            typed.get("idle_end_s", _number(config["idle_end_s"])), "any",
+        ) if config["writers"] == "independent" else None,
         outcome,
     )  # fmt: skip
 

@@ -32,6 +32,7 @@ ITEMS = 5  # of a tried sample
 SNAPSHOTS = 20
 MAX_SHOWN_BYTES = 16 << 20  # of what waits in a queue
 BINS = 40
+NUMBERS = ("retain_steps", "idle_end_s")  # of the form, beside the limiter's
 WINDOWS = {"5m": ("5 min", 300), "1h": ("1 h", 3600)}
 
 
@@ -152,7 +153,7 @@ async def _next_in_line(buffer: LiveBuffer) -> SampleTable | None:
 @router.post("/buffers/{name}/controls", name="change_page")
 async def change_from_page(request: Request, deck: DeckDep, name: str) -> Response:
     """Change a buffer while it runs, by its form."""
-    typed = await read_form(request, ("durability", "retain_steps", *LIMITER))
+    typed = await read_form(request, ("durability", *NUMBERS, *LIMITER))
 
     async def change() -> None:
         await buffers.change(deck, name, _changes(typed))
@@ -165,8 +166,7 @@ def _changes(typed: Mapping[str, str]) -> dict[str, Any]:
     given: dict[str, Any] = {}
     if "durability" in typed:
         given["durability"] = typed["durability"]
-    if (steps := typed.get("retain_steps")) is not None:
-        given["retain_steps"] = _number("retain_steps", steps) if steps else None
+    given |= {name: _number(name, typed[name]) if typed[name] else None for name in NUMBERS if name in typed}
     if any(name in typed for name in LIMITER):
         numbers = {name: _number(name, typed[name]) for name in LIMITER if typed.get(name)}
         if missing := [name for name in LIMITER if numbers and name not in numbers]:

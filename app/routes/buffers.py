@@ -58,7 +58,7 @@ async def show_buffer(deck: DeckDep, name: str) -> Response:
 
 @router.patch("/{name}", response_model=BufferPublic, openapi_extra=body_of(BufferChange))
 async def change_buffer(request: Request, deck: DeckDep, name: str) -> Response:
-    """Change `rate_limiter`, `durability` or `retain_steps` while the buffer runs."""
+    """Change `rate_limiter`, `durability`, `retain_steps` or `idle_end_s` while the buffer runs."""
     return Json(await buffers.change(deck, name, await read_object(request)))
 
 

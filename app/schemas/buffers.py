@@ -77,6 +77,7 @@ class BufferChange(BaseModel):
     rate_limiter: RateLimiter | None = Field(None, description="Counts from the last reset; null: none.")
     durability: str | None = Field(None, description="`fsync`, `os` or `none`.")
     retain_steps: int | None = Field(None, description="Timesteps that the vault keeps; null: all.")
+    idle_end_s: float | None = Field(None, description="How long an idle writer keeps its row.")
 
 
 class SnapshotPublic(BaseModel):

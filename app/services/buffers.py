@@ -200,7 +200,7 @@ def show(deck: Deck, name: str) -> dict[str, Any]:
 
 
 async def change(deck: Deck, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Change limiter, durability or retention of a buffer while it runs; whoever waits looks again."""
+    """Change what a buffer lets be changed while it runs; whoever waits looks again."""
     deck.buffer(name)
     async with deck.name_locks[name]:
         buffer = deck.buffer(name)

@@ -230,7 +230,7 @@ class Buffer:
         return self._get("timeseries", {"metric": metric, "points": points})
 
     def change(self, **fields: Any) -> dict[str, Any]:
-        """Change `rate_limiter`, `durability` or `retain_steps` while the buffer runs; None takes away."""
+        """Change `rate_limiter`, `durability`, `retain_steps` or `idle_end_s`; None takes the first away."""
         request = requests.send_json("PATCH", "buffers", self.name, content=fields)
         return requests.read_json(self._transport.send(request))
 

@@ -24,7 +24,7 @@ DURABILITIES = {
     "os": "Acknowledged data survive a crash of the server, not a power loss.",
     "none": "Nothing survives the end of the server but what was committed to a vault.",
 }
-CHANGEABLE = ("rate_limiter", "durability", "retain_steps")
+CHANGEABLE = ("rate_limiter", "durability", "retain_steps", "idle_end_s")
 WRITERS = ("lockstep", "independent")
 DEFAULT_IDLE_END_S = 60.0
 _KINDS = tuple(ARGUMENTS)
@@ -203,6 +203,8 @@ class BufferConfig:
             changes["durability"] = _durability(given["durability"])
         if "retain_steps" in given:
             changes["retain_steps"] = _retain_steps(given["retain_steps"], self.persist_to)
+        if "idle_end_s" in given:
+            changes["idle_end_s"] = _idle_end_s({"writers": self.writers, "idle_end_s": given["idle_end_s"]})
         return replace(self, **changes).checked()
 
     def to_json(self) -> dict[str, Any]:

@@ -169,6 +169,8 @@ class LiveBuffer:
             base = await change_config(self.directory, self.config, config, self._journal, self._engine)
             self._housekeeper.base = base or self._housekeeper.base
             self.config = self._housekeeper.config = config
+            if self._writers is not None:
+                self._writers.config = config
             self._gate.change(config.rate_limiter)
 
     async def snapshot(

@@ -117,6 +117,20 @@ def test_only_what_a_buffer_has_is_offered(tuned: Api) -> None:
     assert tuned.get(f"{URL}/line").json()["durability"] == "os"
 
 
+def test_how_long_a_writer_may_be_idle_is_changed_there(tuned: Api) -> None:
+    """The form of a buffer of independent writers shows it and changes it; left blank, it is refused."""
+    sizes = {"max_length": 60, "min_length": 1, "sample_batch_size": 2, "add_batch_size": 3}
+    made = {"name": "paced", "kind": "flat", "spec": SPEC, "writers": "independent"} | sizes
+    assert tuned.put(f"{URL}/paced", json=made).status_code == 201
+    form = form_of(tuned.get("/buffers/paced"), "#controls")
+    shown = [tag["value"] for tag in form.select("input[name=idle_end_s]")]
+
+    assert shown == ["60"] and submit(tuned, form, idle_end_s="2.5").status_code == 303
+    assert tuned.get(f"{URL}/paced").json()["config"]["idle_end_s"] == 2.5
+    refused = submit(tuned, form, idle_end_s="")
+    assert "`idle_end_s` must be a number of seconds from 1 to 86400" in panel_of(refused, "controls")
+
+
 def test_a_snapshot_is_taken_restored_and_deleted(tuned: Api) -> None:
     """Each by its button: the new buffer draws the same items; a name that exists is refused in place."""
     page = tuned.get(PAGE)

@@ -15,7 +15,7 @@ from fbxcore.errors import (
     StructureError,
     UnavailableError,
 )
-from fbxcore.live import LiveBuffer, adopt_whole
+from fbxcore.live import LiveBuffer, adopt_whole, load_config
 
 pytestmark = pytest.mark.anyio
 
@@ -114,6 +114,39 @@ async def test_an_idle_writer_loses_its_row_and_its_episode(opened):
 
     assert state.episode is None and state.idle_s > 1 and after.episode == before.episode + 1
     assert pairs(await buffer.sample(256, seed=0)) == {(0, 1), (10, 11)}
+
+
+async def test_how_long_a_writer_may_be_idle_can_be_changed(opened, tmp_path):
+    """A row that an hour would keep is free after a second once that is asked for, also after a restart."""
+    buffer = await opened(independent(idle_end_s=3600))
+    await buffer.add(run(0, 1), writer="a", sequence=1)
+    with pytest.raises(InvalidArgumentError, match="`idle_end_s` must be a number of seconds from 1 to"):
+        await buffer.change({"idle_end_s": 0.5})
+    await buffer.change({"idle_end_s": 1})
+    await asyncio.sleep(2.6)
+
+    assert buffer.writers()[0].episode is None
+    assert load_config(tmp_path / "b").idle_end_s == 1
+
+
+async def test_rows_in_lockstep_have_nobody_who_is_idle(opened):
+    """A change of it is refused there."""
+    buffer = await opened(independent(writers="lockstep"))
+
+    with pytest.raises(InvalidArgumentError, match="`idle_end_s` must be left out where"):
+        await buffer.change({"idle_end_s": 1})
+
+
+async def test_a_writer_that_waits_no_longer_has_still_added(opened):
+    """Whoever gives up after its add is on the way gets, when it asks again, what the add was answered."""
+    buffer = await opened(independent())
+    adding = asyncio.create_task(buffer.add(run(0, 1), writer="a", sequence=1))
+    await asyncio.sleep(0)
+    adding.cancel()
+    again = await buffer.add(run(0, 1), writer="a", sequence=1)
+
+    assert adding.cancelled() and again.duplicate
+    assert (again.added, buffer.position, buffer.writers()[0].sequence) == (2, 2, 1)
 
 
 async def test_an_episode_may_be_ended_without_timesteps(opened):
