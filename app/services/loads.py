@@ -13,9 +13,10 @@ from typing import Any
 
 from app.services import slices, snapshots
 from app.services.deck import Deck, VaultEntry
+from app.services.entries import read as read_vault
 from app.services.snapshots import Snapshot
 from fbxcore.errors import InvalidArgumentError
-from fbxcore.live import BufferConfig, LiveBuffer, adopt_whole, check_source, load
+from fbxcore.live import BufferConfig, LiveBuffer, adopt_whole, check_source, load, load_runs, rows_for
 from fbxcore.spec import spec_to_json
 from fbxcore.vault.store import VaultReader
 
@@ -66,6 +67,9 @@ async def find(deck: Deck, config: BufferConfig) -> Source | Snapshot | None:
     ref = words.pop("ref", None)
     found = await slices.find(deck, entry, slices.Asked(ref=None if ref is None else str(ref), **words))
     check_source(config, entry.facts.spec, entry.facts.rows, found.steps)
+    if config.layout.independent:
+        check = lambda reader: rows_for(config, reader.segments(), found.steps)  # noqa: E731
+        await read_vault(deck.reads, check, entry, found.generation)
     return entry, found
 
 
@@ -85,12 +89,20 @@ def filler(source: Source | Snapshot | None) -> Callable[[LiveBuffer], Awaitable
         reader = await asyncio.to_thread(VaultReader.open, entry.place.path, generation=found.generation)
         entry.reading.append(reader.generation)
         try:
-            await load(buffer.fill, reader, found.steps, as_items=buffer.layout.items)
+            await _fill(buffer, reader, found.steps)
         finally:
             entry.reading.remove(reader.generation)
             reader.close()
 
     return fill
+
+
+async def _fill(buffer: LiveBuffer, reader: VaultReader, steps: range) -> None:
+    if not buffer.layout.independent:
+        return await load(buffer.fill, reader, steps, as_items=buffer.layout.items)
+    segments = await asyncio.to_thread(reader.segments)
+    await load_runs(buffer.independent.fill, reader, steps, rows_for(buffer.config, segments, steps))
+    await buffer.flush()
 
 
 async def _vault(deck: Deck, name: str) -> VaultEntry:

@@ -23,7 +23,7 @@ from fbxcore.live.live_vault import Appended, LiveVault
 from fbxcore.live.mixer_config import MIXER, MIXER_FIELDS, MixerConfig, load_any_config
 from fbxcore.live.restart.whole import adopt_whole
 from fbxcore.live.rings.ring import new_room
-from fbxcore.live.vaults import check_source, load
+from fbxcore.live.vaults import check_source, load, load_runs, rows_for
 
 __all__ = [
     "DURABILITIES",
@@ -55,7 +55,9 @@ __all__ = [
     "load",
     "load_any_config",
     "load_config",
+    "load_runs",
     "new_room",
+    "rows_for",
     "save_config",
     "seal",
     "sync_directory",

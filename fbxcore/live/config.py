@@ -171,11 +171,6 @@ class BufferConfig:
             )
 
     def _check_independent(self) -> None:
-        if self.source is not None and "vault" in self.source:
-            raise NotSupportedError(
-                "`from` must not name a vault where `writers` are 'independent': it is not served yet.",
-                loc=("from", "vault"),
-            )
         if taken := [name for name in self.spec if name.split("/")[0] == "final"]:
             raise InvalidArgumentError(
                 f"`spec` must not have a leaf or group `final` where `writers` are 'independent', got "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from fbxcore.live.config import BufferConfig
 from fbxcore.spec import spec_to_json, timestep_bytes
 from fbxcore.types import Leaves, Spec
 from fbxcore.vault.rollover import newest_of
+from fbxcore.vault.segments import Segment, clipped
 from fbxcore.vault.store import VaultReader, VaultWriter
 
 _BLOCK_STEPS = 1024
@@ -54,12 +56,13 @@ def check_source(config: BufferConfig, spec: Spec, rows: int, steps: range) -> N
             f"`spec` must be that of the vault in `from`, {spec_to_json(spec)!r:.200}, got another.",
             loc=("spec",),
         )
-    if rows != layout.rows:
+    if rows != layout.rows_in_step:
         raise InvalidArgumentError(
-            f"`from` must name a vault of {layout.rows} rows (`add_batch_size`), got one of {rows}.",
+            f"`from` must name a vault of {layout.rows_in_step} rows (`add_batch_size`; 1 of independent "
+            f"writers), got one of {rows}.",
             loc=("from", "vault"),
         )
-    if len(steps) > layout.time_axis:
+    if len(steps) > layout.time_axis and not layout.independent:  # which `rows_for` tells
         raise InvalidArgumentError(
             f"`from` must mean at most {layout.time_axis} timesteps, which the buffer holds in each row, got "
             f"{len(steps)}. Ask for the last ones with `timesteps`, or for a longer buffer.",
@@ -77,6 +80,70 @@ async def load(
         piece = steps[at : at + block]
         leaves = await asyncio.to_thread(reader.read, piece.start, piece.stop)
         await fill({name: leaf[0] for name, leaf in leaves.items()} if as_items else leaves)
+
+
+def rows_for(config: BufferConfig, segments: list[Segment], steps: range) -> list[Segment]:
+    """Return what of a vault's segments lies in some timesteps, counted from the first, each in a new row.
+
+    Each goes to the row with the most room, and has an end: what was open then is cut.
+
+    Raises:
+        InvalidArgumentError: if a timestep is in no segment, a segment finds no row that holds it whole, or
+            a true last observation could be drawn as a step.
+    """
+    found = _with_ends(clipped(segments, steps.start, steps.stop))
+    if config.layout.sequence_length == 1 and any(segment.final for segment in found):
+        raise InvalidArgumentError(
+            "`from` must mean episodes without a true last observation where sequences are of 1 timestep, "
+            "got some with one. Ask for a longer `sample_sequence_length`.",
+            loc=("from",),
+        )
+    if sum(segment.stop - segment.start for segment in found) != len(steps):
+        raise InvalidArgumentError(
+            "`from` must mean timesteps that independent writers added, got some that rows in lockstep did. "
+            "Ask for a part with `start` and `stop`, or for `writers` 'lockstep'.",
+            loc=("from",),
+        )
+    held, placed = [(0, row) for row in range(config.layout.rows)], []  # a heap
+    for segment in found:
+        steps_there, row = held[0]
+        heapq.heapreplace(held, (steps_there + segment.stop - segment.start, row))
+        placed.append(replace(segment, row=row))
+    if max(held)[0] > config.layout.time_axis:
+        raise InvalidArgumentError(
+            f"`from` must mean segments that {config.layout.rows} rows of {config.layout.time_axis} "
+            f"timesteps hold whole, got {len(placed)} of {len(steps)} timesteps in all. Ask for the last "
+            "ones with `timesteps`, or for a longer buffer.",
+            loc=("from",),
+        )
+    return placed
+
+
+def _with_ends(segments: list[Segment]) -> list[Segment]:
+    """Return those of some steps, each ended: by an end that came after its steps, or else by a cut."""
+    pieces = [segment for segment in segments if segment.start < segment.stop]
+    last = {segment.episode: place for place, segment in enumerate(pieces)}
+    for later in segments:
+        if later.start == later.stop and (place := last.get(later.episode)) is not None:
+            pieces[place] = replace(pieces[place], end=later.end, metadata=later.metadata)
+    return [replace(segment, end=segment.end or "cut") for segment in pieces]
+
+
+async def load_runs(
+    fill: Callable[[Leaves, list[Segment]], Awaitable[None]],
+    reader: VaultReader,
+    steps: range,
+    segments: list[Segment],
+) -> None:
+    """Hand timesteps `[1, K, ...]` to `fill` block by block, with the segments in them (see `rows_for`)."""
+    at = 0
+
+    async def fill_next(leaves: Leaves) -> None:
+        nonlocal at
+        start, at = at, at + next(iter(leaves.values())).shape[1]
+        await fill(leaves, clipped(segments, start, at))
+
+    await load(fill_next, reader, steps, as_items=False)
 
 
 def _plain(spec: Spec) -> Spec:

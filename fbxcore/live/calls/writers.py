@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -19,13 +19,15 @@ from fbxcore.live.answers import WriterState
 from fbxcore.live.calls.checks import check_run, check_timeout
 from fbxcore.live.calls.gate import Gate
 from fbxcore.live.config import BufferConfig
-from fbxcore.live.durable.frames import Frame, Kind
+from fbxcore.live.durable.frames import Frame, Kind, bytes_of
 from fbxcore.live.durable.journal import Journal
 from fbxcore.live.durable.rows import Planned, Row, Rows
 from fbxcore.live.rings.ring import Ring
 from fbxcore.types import Leaves
+from fbxcore.vault.segments import Segment
 
 MAX_METADATA_BYTES = 64 << 10
+_FILL_SECONDS = 60.0  # within which vault and checkpoint catch up
 _log = logging.getLogger("flashdeck")
 
 
@@ -127,6 +129,27 @@ class Writers:
             Frame(Kind.CUT, planned.meta), lambda answer: planned.undo() if answer is None else None
         )
         return True
+
+    async def fill(self, leaves: Leaves, segments: Sequence[Segment]) -> None:
+        """Add segments of a vault past the limiter, each as a run in the row it names.
+
+        Args:
+            leaves: `[1, K, ...]`, in which the segments lie.
+        """
+        await self._journal.room.enter(asyncio.get_running_loop().time() + _FILL_SECONDS)
+        await asyncio.gather(*(put for segment in segments for put in self._put_segment(leaves, segment)))
+
+    def _put_segment(self, leaves: Leaves, segment: Segment) -> Iterator[asyncio.Future]:
+        part = {name: leaf[0, segment.start : segment.stop] for name, leaf in leaves.items()}
+        checked, steps, _ = check_run(self.config, part, None, None)
+        more = {"end": segment.end, "final": segment.final or None}
+        more = {name: value for name, value in more.items() if value is not None}
+        first = segment.row, segment.first_step, segment.writer
+        meta = self._rows.plan_in(*first, steps, time.time(), **more).meta
+        if segment.metadata is not None:
+            about = {name: meta[name] for name in ("row", "writer", "episode")}
+            yield self._journal.put(Frame(Kind.EPISODE, about | {"metadata": segment.metadata}))
+        yield self._journal.put(Frame(Kind.ADD, meta, bytes_of(self.config.spec, checked), steps))
 
     async def describe_episode(self, writer: str, metadata: Any) -> WriterState:
         """Set the metadata of a writer's open episode, a JSON object."""

@@ -101,10 +101,17 @@ class Rows:
         if index is None:
             index = self._last.get(writer)
             index = index if index in self._free else next(iter(self._free))
-            episode, step = self._next_episode, 0
-            self._next_episode += 1
-        else:
+        return self.plan_in(index, 0, writer, steps, at, **more)
+
+    def plan_in(
+        self, index: int, first_step: int, writer: str, steps: int, at: float, **more: Any
+    ) -> Planned:
+        """Return what a frame says that goes on in a row, or begins there at some step of its episode."""
+        if self.rows[index].is_open:
             episode, step = self.rows[index].episode, self.rows[index].steps
+        else:
+            episode, step = self._next_episode, first_step
+            self._next_episode += 1
         meta = {"row": index, "writer": writer, "episode": episode, "step": step, "at": at, **more}
         before, after = self.rows[index], self.rows[index].after(steps, meta)
         self._put(index, after)

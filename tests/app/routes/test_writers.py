@@ -9,6 +9,7 @@ import pytest
 
 from tests.app.support import Api, arrays_of, assert_refused, send
 
+URL = "/api/v1/buffers"
 _NAMES = (f"own{n}" for n in itertools.count())
 SPEC = {"obs": {"shape": [2], "dtype": "float32"}, "done": {"shape": [], "dtype": "bool"}}
 
@@ -209,9 +210,26 @@ def test_it_is_changed_while_it_runs_and_begun_again_from_a_snapshot(api: Api, m
     assert pairs(api, other) == {(0, 1), (1, 2), (2, 3), (3, 4)}
 
 
-def test_it_cannot_begin_with_a_vault(api: Api) -> None:
-    """Timesteps of a vault say nothing of rows and episodes: that is not served."""
-    body = {"name": next(_NAMES), "kind": "flat", "spec": SPEC, "writers": "independent", "max_length": 40,
-            "min_length": 2, "sample_batch_size": 4, "from": {"vault": "run/1"}}  # fmt: skip
+def test_it_begins_with_the_episodes_of_a_vault(api: Api) -> None:
+    """Each segment of a version is a run, whatever was added later; a vault of lockstep is refused."""
+    sizes = {"max_length": 40, "min_length": 2, "sample_batch_size": 32}
+    shared = {"kind": "flat", "spec": SPEC, "writers": "independent", "add_batch_size": 2, **sizes}
+    first, second = next(_NAMES), next(_NAMES)
+    api.post(URL, json={"name": first, "persist_to": "paced/1", **shared})
+    last = {"final/obs": np.zeros(2, np.float32)}
+    send(api, f"{URL}/{first}/experience?writer=a&end=truncated", steps(0, 1) | last)
+    send(api, f"{URL}/{first}/experience?writer=b", steps(100, 101))
+    assert api.post("/api/v1/vaults/paced/1/versions", json={}).status_code == 201
+    send(api, f"{URL}/{first}/experience?writer=b", steps(102))
+    source = {"vault": "paced/1", "ref": 1}
+    begun = api.post(URL, json={"name": second, "from": source, **shared})
 
-    assert_refused(api.post("/api/v1/buffers", json=body), 422, "not_supported", "independent")
+    assert begun.status_code == 201, begun.text
+    assert begun.json()["size"] == 5 and pairs(api, f"{URL}/{second}") == {(0, 1), (1, 0), (100, 101)}
+    too_small = shared | {"name": "small", "from": source, "max_length": 4, "sample_batch_size": 2}
+    assert_refused(api.post(URL, json=too_small), 422, "invalid_argument", "`from`", "2 rows of 2 timesteps")
+    lockstep = {"name": next(_NAMES), "kind": "flat", "spec": SPEC, "persist_to": "paced/2", **sizes}
+    api.post(URL, json=lockstep)
+    send(api, f"{URL}/{lockstep['name']}/experience", {name: x[None] for name, x in steps(0, 1).items()})
+    other = shared | {"name": "other", "from": {"vault": "paced/2"}}
+    assert_refused(api.post(URL, json=other), 422, "invalid_argument", "`from`", "rows in lockstep")
