@@ -4,15 +4,16 @@ MuJoCo records (97 B a step, 60,000 steps) and 84x84 frames (4,000 steps, 7 KB e
 arrays. Each peer is given the layout that suits it: HDF5 in chunks of 1,024 (frames 64) steps without
 compression, which is its fastest; zarr 3 in chunks as long with lz4, which is what our vault chooses for
 both, through tensorstore and through zarr-python; Parquet with row groups of 1,024 (64) steps, each leaf a
-column of fixed-size lists, zstd. Everything is in the page cache, and what a peer caches of decoded data it
-may keep, as we do: the last lines are of 128 MiB, twice what we keep, so most windows are decoded anew.
+column of fixed-size lists, zstd. Everything is in the page cache, and of decoded data a peer may keep as much
+as we do. So two kinds of lines go without: those of 128 MiB, twice what is kept, in which most windows are
+decoded anew, and those that open the files for each read.
 """
 
 from __future__ import annotations
 
 import random
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -36,6 +37,8 @@ TARGETS = {
     "Parquet (pyarrow)": 1.0,
 }
 WINDOWS = {"window of 32": 32, "slice of 1,000": 1000}
+_KEPT = 64 << 20
+"""Bytes of decoded chunks, ours and zarr's."""
 
 
 def peer_ratios(quick: bool = True) -> list[Ratio]:
@@ -46,6 +49,7 @@ def peer_ratios(quick: bool = True) -> list[Ratio]:
             for peer, theirs in _peers(Path(directory), data, group).items():
                 _check_equal(reader.read, theirs, data)
                 rows += _ratios(f"{name}, ", peer, reader.read, theirs, data, quick)
+            rows += _opened_anew(name, Path(directory), data, group, quick)
     if not quick:
         rows += _beyond_the_cache()
     return rows
@@ -79,14 +83,36 @@ def _beyond_the_cache() -> Iterator[Ratio]:
             place = Path(directory)
             peers = _hdf5(place / "data.h5", data, group), _zarr3(place / "zarr", data, group)
             for peer, theirs in zip(TARGETS, peers, strict=False):
-                yield interleaved(
-                    f"{kind}, window of 32, mostly not kept",
-                    peer,
-                    _calls(reader.read, start),
-                    _calls(theirs, start),
-                    calls=40,
-                    repeats=9,
-                )
+                work = f"{kind}, window of 32, mostly not kept"
+                ours, theirs = _calls(reader.read, start), _calls(theirs, start)
+                yield interleaved(work, peer, ours, theirs, calls=40, repeats=9, target=TARGETS[peer])
+
+
+def _opened_anew(name: str, place: Path, data: Arrays, group: int, quick: bool) -> Iterator[Ratio]:
+    """Yield lines of reads that find nothing decoded: both sides open their files for each."""
+    length = next(iter(data.values())).shape[1]
+    hdf5, zarr3 = place / "anew.h5", place / "anew"
+    _hdf5(hdf5, data, group), _zarr3(zarr3, data, group)
+
+    def ours(start: int, stop: int) -> Arrays:
+        with VaultReader.open(place / "vault" / "1") as reader:
+            return reader.read(start, stop)
+
+    def theirs_hdf5(start: int, stop: int) -> Arrays:
+        with h5py.File(hdf5, "r") as file:
+            return {name: file[name][:, start:stop] for name in data}
+
+    def theirs_zarr3(start: int, stop: int) -> Arrays:
+        return _zarr3_read(_zarr3_opened(zarr3, data))(start, stop)
+
+    for work, steps in {"window of 32": 32, "whole": length}.items():
+        start = _starts(length, steps)
+        for peer, theirs in {"HDF5 (h5py)": theirs_hdf5, "zarr 3 (tensorstore)": theirs_zarr3}.items():
+            calls, repeats = (5, 3) if quick else (10, 9)
+            work_name = f"{name}, {work}, opened anew"
+            yield interleaved(
+                work_name, peer, _calls(ours, start), _calls(theirs, start), calls=calls, repeats=repeats
+            )
 
 
 def _data(quick: bool) -> Iterator[tuple[str, Arrays, int]]:
@@ -148,28 +174,33 @@ def _hdf5(path: Path, data: Arrays, group: int) -> Read:
 
 
 def _zarr3(path: Path, data: Arrays, group: int) -> Read:
-    leaves = {}
     for name, x in data.items():
-        spec = {
-            "driver": "zarr3",
-            "kvstore": {"driver": "file", "path": f"{path}/{name}/"},
-            "context": {"cache_pool": {"total_bytes_limit": 16 << 20}},
-            "recheck_cached_data": False,
-            "metadata": {
-                "shape": list(x.shape),
-                "data_type": x.dtype.name,
-                "chunk_grid": {
-                    "name": "regular",
-                    "configuration": {"chunk_shape": [1, min(group, x.shape[1]), *x.shape[2:]]},
-                },
-                "codecs": [
-                    {"name": "blosc", "configuration": {"cname": "lz4", "clevel": 5, "shuffle": "shuffle"}}
-                ],
+        metadata = {
+            "shape": list(x.shape),
+            "data_type": x.dtype.name,
+            "chunk_grid": {
+                "name": "regular",
+                "configuration": {"chunk_shape": [1, min(group, x.shape[1]), *x.shape[2:]]},
             },
+            "codecs": [
+                {"name": "blosc", "configuration": {"cname": "lz4", "clevel": 5, "shuffle": "shuffle"}}
+            ],
         }
-        leaves[name] = ts.open(spec, create=True).result()
-        leaves[name].write(x).result()
+        spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{path}/{name}/"}}
+        ts.open(spec | {"metadata": metadata}, create=True).result().write(x).result()
+    return _zarr3_read(_zarr3_opened(path, data))
 
+
+def _zarr3_opened(path: Path, names: Iterable[str]) -> dict[str, ts.TensorStore]:
+    context = ts.Context({"cache_pool": {"total_bytes_limit": _KEPT}})
+    opening = {}
+    for name in names:
+        spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{path}/{name}/"}}
+        opening[name] = ts.open(spec | {"recheck_cached_data": False}, context=context)
+    return {name: future.result() for name, future in opening.items()}
+
+
+def _zarr3_read(leaves: dict[str, ts.TensorStore]) -> Read:
     def read(start: int, stop: int) -> Arrays:
         reads = {name: leaf[:, start:stop].read() for name, leaf in leaves.items()}
         return {name: future.result() for name, future in reads.items()}

@@ -16,6 +16,8 @@ import numpy as np
 
 Load = Callable[[int, int], Any]
 """Begins to read the timesteps `[start, stop)` of a leaf; `result()` waits for `[B, t, ...]`."""
+AtOnce = Callable[[str, int], np.ndarray | None]
+"""Returns a chunk of a leaf if it is to be had without waiting for another thread."""
 
 
 _ALIGNMENT = 64
@@ -64,12 +66,24 @@ class ChunkCache:
 class Window:
     """The timesteps `[start, stop)` of a leaf on their way: chunks at hand, and runs that are being read."""
 
-    def __init__(self, cache: ChunkCache, name: str, chunk_steps: int, start: int, stop: int, load: Load):
-        """Begin to read what the cache lacks; neighbours are read together."""
+    def __init__(
+        self,
+        cache: ChunkCache,
+        name: str,
+        chunk_steps: int,
+        start: int,
+        stop: int,
+        load: Load,
+        at_once: AtOnce = lambda *_: None,
+    ):
+        """Begin to read what the cache lacks and is not to be had at once; neighbours are read together."""
         self._cache, self._name, self._steps = cache, name, chunk_steps
         self._chunks = range(start // chunk_steps, -(-stop // chunk_steps))
         self._cut = start - self._chunks.start * chunk_steps, stop - start
         self._found = cache.get(name, self._chunks)
+        for at, chunk in zip(self._chunks, tuple(self._found), strict=True):
+            if chunk is None and (chunk := at_once(name, at)) is not None:
+                self._place(at, chunk)
         self._loading = [(run, load(run.start * chunk_steps, run.stop * chunk_steps)) for run in self._gaps()]
 
     def take(self, rows: slice) -> np.ndarray:
@@ -97,6 +111,8 @@ class Window:
         for at in run:
             skip = (at - run.start) * self._steps
             chunk = read[:, skip : skip + self._steps]
-            chunk = chunk.copy() if len(run) > 1 else chunk  # a view would keep the whole run alive
-            self._cache.put(self._name, at, chunk)
-            self._found[at - self._chunks.start] = chunk
+            self._place(at, chunk.copy() if len(run) > 1 else chunk)  # a view would keep the whole run alive
+
+    def _place(self, at: int, chunk: np.ndarray) -> None:
+        self._cache.put(self._name, at, chunk)
+        self._found[at - self._chunks.start] = chunk

@@ -38,7 +38,8 @@ from fbxcore.vault.files import (
 )
 from fbxcore.vault.foreign import check_whole
 from fbxcore.vault.spec import Structure, metadata_json, structure_of, with_metadata
-from fbxcore.vault.store_arrays import COMMIT_KEY, Database, create_files, latest
+from fbxcore.vault.store_arrays import COMMIT_KEY, Database, create_files
+from fbxcore.vault.store_dump import latest
 from fbxcore.vault.store_reader import VaultReader, first_of, read_structure
 
 __all__ = ["MAX_LENGTH", "VaultReader", "VaultWriter", "find_vaults"]

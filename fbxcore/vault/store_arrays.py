@@ -1,4 +1,4 @@
-"""The open arrays and keys of one vault: the only module that knows tensorstore.
+"""The open arrays and keys of one vault: with `store_dump` the only module that knows tensorstore.
 
 Three traps rule it. Writes to several arrays are one atomic commit only if all were opened with one
 and the same context. A write whose future is dropped is cancelled without a word. And a transaction
@@ -20,12 +20,15 @@ import tensorstore as ts
 from fbxcore.errors import DamagedError, InvalidArgumentError
 from fbxcore.spec import leaf_bytes
 from fbxcore.types import Leaves
-from fbxcore.vault.chunk_cache import ChunkCache, Window, empty
+from fbxcore.vault.chunk_cache import empty
+from fbxcore.vault.chunk_files import ChunkFiles, form_of
 from fbxcore.vault.chunks import LZ4, ZSTD, Layout
 from fbxcore.vault.faults import fault, foreign_writer, told
 from fbxcore.vault.files import METADATA, label_of, write_atomic
 from fbxcore.vault.leaks import released
+from fbxcore.vault.short_reads import ShortReads
 from fbxcore.vault.spec import Structure, metadata_json
+from fbxcore.vault.store_dump import Dump, small_json
 
 COMMIT_KEY = "_flashdeck/commit"
 """The generation our last commit made; another number than the newest means a foreign commit since."""
@@ -46,11 +49,6 @@ _LONG = {"recheck_cached_data": False, "cache_pool": {"total_bytes_limit": 32 <<
 _ONCE = {"recheck_cached_data": False, "cache_pool": {"total_bytes_limit": 0}}
 """For blocks: a stream comes to each once an epoch."""
 
-_CACHE_BYTES = 64 << 20
-_SHORT_BYTES = 8 << 20
-_SHORT_CHUNKS = 64
-"""Reads of up to so much of each leaf go through the cache of chunks; longer ones would only flush it."""
-
 _SAMPLE_BYTES = 1 << 10, 64 << 10
 """Of a leaf, from and up to which its content is looked at to choose a compressor."""
 _WORTH = 0.1
@@ -69,21 +67,26 @@ class Database:
         structure: Structure,
         *,
         manifest: bytes | None = None,
-        generation: int | None = None,
+        generation: int = 0,
+        num_keys: int = 0,
     ):
-        """Open for writing; or, with a `manifest`, that one's newest or given generation to read."""
+        """Open for writing; or, with a `manifest`, one of its generations to read.
+
+        Args:
+            num_keys: how many keys there are, more or less.
+        """
         context = ts.Context(_WRITER if manifest is None else _READER)
         self.label = label_of(path)
         self._paths = {leaf.name: leaf.path for leaf in structure.leaves}
         files = {"driver": "file", "path": f"{path}/"}
         base = files if manifest is None else _with_manifest(files, manifest, context)
         self._spec = {"driver": "ocdbt", "base": base}
-        if generation is not None:
+        if manifest is not None:
             self._spec["version"] = generation
         with told(self.label):
             self.kv = ts.KvStore.open(self._spec, context=context).result()
             self._mode = {"read": True, "write": manifest is None}
-            self._context, self._paths = context, {leaf.name: leaf.path for leaf in structure.leaves}
+            self._context = context
             kept = {} if self._mode["write"] else _LONG
             opening = {name: self._open(path, kept) for name, path in self._paths.items()}
             self.index = self._open("vault_index", kept).result()
@@ -91,12 +94,8 @@ class Database:
             content = self.get(BY_CONTENT_KEY) if manifest is None else None
         self._check(structure)
         self._by_content = self._paths.keys() & _names(content)
-        self._cache = ChunkCache(_CACHE_BYTES)
-        self._length = 0
-        self._chunk_steps = {
-            leaf.name: (self.chunks(leaf.name)[1], structure.rows * leaf_bytes(leaf.spec))
-            for leaf in structure.leaves
-        }
+        self._path, self._structure = path, structure
+        self._manifest, self._generation, self._num_keys = manifest, generation, num_keys
 
     def _open(self, path: str, kept: Mapping[str, Any]) -> ts.Future:
         spec = {"driver": "zarr", "kvstore": {**self._spec, "path": path}, **kept}
@@ -128,7 +127,8 @@ class Database:
         longest = min(array.shape[1] for array in self.arrays.values())
         if not 0 <= index <= longest:
             raise _array_damaged(self.label, "vault_index", f"a value in 0..{longest}", index)
-        self._length = index
+        if not self._mode["write"]:
+            self._short = self._short_reads(index)
         return index
 
     def get(self, key: str) -> bytes | None:
@@ -152,8 +152,10 @@ class Database:
     def read(self, names: Sequence[str], rows: range, steps: range) -> dict[str, np.ndarray]:
         if not rows or not steps:
             return {n: self._empty(n, len(rows), len(steps)) for n in names}
-        if steps.step == 1 and self._is_short(names, steps):
-            return self._read_short(names, rows, steps)
+        if steps.step == 1:
+            across = slice(rows.start, rows.stop if rows.stop >= 0 else None, rows.step)
+            if (found := self._short.read(names, across, steps)) is not None:
+                return found
         (across, flip_rows), (along, flip_steps) = _ascending(rows), _ascending(steps)
         out = {name: self._empty(name, len(rows), len(steps)) for name in names}
         copies = [_copy(self.arrays[name][across, along], leaf) for name, leaf in out.items()]
@@ -164,29 +166,27 @@ class Database:
         turn = (slice(None, None, -1 if flip_rows else 1), slice(None, None, -1 if flip_steps else 1))
         return {name: np.ascontiguousarray(leaf[turn]) for name, leaf in out.items()}
 
-    def _is_short(self, names: Sequence[str], steps: range) -> bool:
-        """Return whether those timesteps lie in few chunks, and small ones."""
-        num_bytes = 0
-        for name in names:
-            size, step_bytes = self._chunk_steps[name]
-            chunks = (steps.stop - 1) // size - steps.start // size + 1
-            if chunks > _SHORT_CHUNKS:
-                return False
-            num_bytes += min(chunks * size, self._length) * step_bytes
-        return num_bytes <= _SHORT_BYTES
+    def _short_reads(self, length: int) -> ShortReads:
+        chunks = {
+            leaf.name: (self.chunks(leaf.name)[1], self._structure.rows * leaf_bytes(leaf.spec))
+            for leaf in self._structure.leaves
+        }
 
-    def _read_short(self, names: Sequence[str], rows: range, steps: range) -> dict[str, np.ndarray]:
-        across = slice(rows.start, rows.stop if rows.stop >= 0 else None, rows.step)
+        def load(name: str, start: int, stop: int, batch: ts.Batch) -> ts.Future:
+            return self.arrays[name][:, start:stop].read(order="C", batch=batch)
 
-        def begin(name: str, batch: ts.Batch) -> Window:
-            def load(start: int, stop: int) -> ts.Future:
-                return self.arrays[name][:, start : min(stop, self._length)].read(order="C", batch=batch)
+        learn = functools.partial(self._learn, length)
+        return ShortReads(chunks, length, self._num_keys, batch=ts.Batch, load=load, learn=learn)
 
-            return Window(self._cache, name, self._chunk_steps[name][0], steps.start, steps.stop, load)
-
-        with ts.Batch() as batch:  # the leaves' chunks are looked up together
-            begun = [(name, begin(name, batch)) for name in names]
-        return {name: window.take(across) for name, window in begun}
+    def _learn(self, length: int) -> ChunkFiles:
+        """Return where the chunks of the leaves lie; of a leaf in another form than ours, nothing."""
+        forms = {}
+        for name, array in self.arrays.items():
+            form = form_of(self._paths[name], _metadata(array), array.shape, array.dtype.numpy_dtype)
+            forms |= {name: form} if form is not None else {}
+        dump = Dump(self._path)
+        root = dump.root(self._manifest, self._generation)
+        return ChunkFiles(self._path, forms, length, root, dump.node)
 
     def read_blocks(self, out: Mapping[str, np.ndarray], starts: Sequence[int], length: int) -> None:
         """Copy `[start, start + t)`, as far as `length`, into each block of leaves `[G, B, t, ...]`."""
@@ -262,20 +262,20 @@ class Database:
                 continue
             self._by_content.remove(name)
             spared = _encoded_bytes(sample, LZ4) - _encoded_bytes(sample, ZSTD)
-            metadata = released(self.arrays[name].spec().to_json(), _small_json)["metadata"]
+            compressor = ZSTD if spared > _WORTH * sample.nbytes else LZ4
             spec = {
                 "driver": "zarr",
                 "kvstore": {**self._spec, "path": self._paths[name]},
-                "metadata": metadata | {"compressor": ZSTD if spared > _WORTH * sample.nbytes else LZ4},
+                "metadata": _metadata(self.arrays[name]) | {"compressor": compressor},
             }
             with told(self.label):
                 opening = ts.open(spec, context=self._context, open=True, assume_metadata=True, **self._mode)
                 self.arrays[name] = opening.result()
 
 
-def _small_json() -> dict[str, Any]:
-    """Return a dictionary in a dictionary, made as all JSON of tensorstore is."""
-    return ts.Context.Spec({"cache_pool": {"total_bytes_limit": 1}}).to_json()
+def _metadata(array: ts.TensorStore) -> dict[str, Any]:
+    """Return what an open array says of itself, without reading anything."""
+    return released(array.spec().to_json(), small_json)["metadata"]
 
 
 def _copy(source: ts.TensorStore, out: np.ndarray) -> ts.Future:
@@ -288,38 +288,6 @@ def _with_manifest(files: dict, manifest: bytes, context: ts.Context) -> dict:
     memory = {"driver": "memory", "path": "manifest.ocdbt"}
     ts.KvStore.open({"driver": "memory"}, context=context).result().write("manifest.ocdbt", manifest).result()
     return {"driver": "kvstack", "layers": [{"base": files}, {"exact": "manifest.ocdbt", "base": memory}]}
-
-
-def latest(manifest: bytes, label: str) -> dict[str, Any]:
-    """Return what a manifest says of the newest generation."""
-    with told(label):
-        memory = ts.KvStore.open({"driver": "memory"}, context=ts.Context()).result()
-        memory.write("manifest.ocdbt", manifest).result()
-        versions = released(ts.ocdbt.dump(memory).result(), _small_json)["versions"]
-    if not versions or versions[-1]["root"]["statistics"]["num_keys"] == 0:
-        raise DamagedError(
-            f"Vault '{label}' must have arrays, got a manifest without any. It was never finished.",
-            file="manifest.ocdbt",
-        )
-    return versions[-1]
-
-
-class Dump:
-    """What lies in the files of a vault, node by node: for sweeping and verifying."""
-
-    def __init__(self, path: Path):
-        self.label = label_of(path)
-        self._files = ts.KvStore.open({"driver": "file", "path": f"{path}/"}, context=ts.Context()).result()
-
-    def manifest(self) -> dict[str, Any]:
-        """Return the manifest: the newest generations, and where the older ones are listed."""
-        with told(self.label):
-            return released(ts.ocdbt.dump(self._files).result(), _small_json)
-
-    def node(self, location: str) -> dict[str, Any]:
-        """Return a node of the tree of generations or of keys."""
-        with told(self.label):
-            return released(ts.ocdbt.dump(self._files, location).result(), _small_json)
 
 
 def create_files(path: Path, structure: Structure, layout: Layout, label: str) -> None:

@@ -17,7 +17,8 @@ from fbxcore.vault.files import METADATA, disk_bytes, label_of, read_manifest
 from fbxcore.vault.keys import Keyed, damaged_key, json_value
 from fbxcore.vault.segments import Segment, segments_of
 from fbxcore.vault.spec import Structure, parse_structure
-from fbxcore.vault.store_arrays import Database, latest
+from fbxcore.vault.store_arrays import Database
+from fbxcore.vault.store_dump import latest
 
 SWEEP_KEY = "_flashdeck/sweep"
 """What the last sweep kept: generations up to `generation` are gone, save those in `kept`."""
@@ -38,7 +39,13 @@ class VaultReader:
         self.generation: int = newest["generation_number"] if generation is None else generation
         self._newest = newest
         with _missing_told(self):
-            self._database = Database(path, structure, manifest=manifest, generation=self.generation)
+            self._database = Database(
+                path,
+                structure,
+                manifest=manifest,
+                generation=self.generation,
+                num_keys=newest["root"]["statistics"]["num_keys"],
+            )
             self.length = self._database.length()
 
     @classmethod
@@ -218,7 +225,7 @@ def _missing_told(reader: VaultReader) -> Iterator[None]:
         with told(label):
             yield
     except DamagedError as error:
-        newest = reader._newest["generation_number"]
+        newest = latest(read_manifest(reader.path), label)["generation_number"]  # more may have come since
         if reader.generation > newest:
             raise NotFoundError(
                 f"No generation {reader.generation} in vault '{label}', whose newest is {newest}."

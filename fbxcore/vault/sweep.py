@@ -22,7 +22,7 @@ from typing import Any
 from fbxcore.errors import DamagedError, DiskFullError
 from fbxcore.vault.files import clear_stale_data, disk_bytes, label_of, sync_directory
 from fbxcore.vault.store import VaultWriter
-from fbxcore.vault.store_arrays import Dump
+from fbxcore.vault.store_dump import Dump
 from fbxcore.vault.store_reader import SWEEP_KEY, was_swept
 from fbxcore.vault.versions import deleted_since, list_versions
 

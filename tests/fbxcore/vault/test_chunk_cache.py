@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fbxcore.spec import parse_spec
+from fbxcore.vault import short_reads
 from fbxcore.vault.chunk_cache import ChunkCache, Window
 from fbxcore.vault.store import VaultReader, VaultWriter
 
@@ -103,7 +104,7 @@ def test_threads_may_share_a_reader(writer, make, path):
     writer.append(make(0, 4000))
     whole = make(0, 4000)
     with VaultReader.open(path) as reader, ThreadPoolExecutor(4) as threads:
-        reader._database._cache.max_bytes = 20_000
+        reader._database._short._cache.max_bytes = 20_000
 
         def differs(start):
             read = reader.read(start, start + 700)
@@ -112,15 +113,16 @@ def test_threads_may_share_a_reader(writer, make, path):
         assert not any(threads.map(differs, np.random.default_rng(0).integers(0, 3300, 200).tolist()))
 
 
-def test_long_reads_leave_the_cache_alone(tmp_path):
-    """More than 8 MiB at once is decoded into the result and not kept."""
+def test_long_reads_leave_the_cache_alone(tmp_path, monkeypatch):
+    """More than 8 MiB at once, of what cannot be kept whole, is decoded into the result and not kept."""
+    monkeypatch.setattr(short_reads, "_CACHE_BYTES", 9 << 20)
     spec = parse_spec({"x": {"shape": [1024], "dtype": "uint8"}})
     leaf = np.random.default_rng(0).integers(0, 256, (1, 10_000, 1024), np.uint8)
     with VaultWriter.create(tmp_path / "v" / "1", spec) as writer:
         writer.append({"x": leaf})
     with VaultReader.open(writer.path) as reader:
         np.testing.assert_array_equal(reader.read()["x"], leaf)
-        assert reader._database._cache.num_bytes == 0
+        assert reader._database._short._cache.num_bytes == 0
 
         reader.read(0, 100)
-        assert 0 < reader._database._cache.num_bytes < 1 << 20
+        assert 0 < reader._database._short._cache.num_bytes < 1 << 20

@@ -9,7 +9,7 @@ import pytest
 from fbxcore.spec import parse_spec
 from fbxcore.vault.leaks import released
 from fbxcore.vault.store import VaultReader, VaultWriter
-from fbxcore.vault.store_arrays import Dump
+from fbxcore.vault.store_dump import Dump
 from tests.chaos import SPEC, leaves
 
 
