@@ -62,6 +62,8 @@ class Gate:
 
     async def admit_add(self, timesteps: int, deadline: float) -> bool:
         """Wait until that many timesteps, over all rows, may be added; return whether it took waiting."""
+        if self._limiter is None:
+            return False
         return await self._admit(lambda now: self._limiter.can_insert(timesteps, **now), deadline)
 
     async def admit_sample(self, items: int, deadline: float) -> bool:

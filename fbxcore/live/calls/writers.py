@@ -98,7 +98,7 @@ class Writers:
         return waited
 
     def _plan(self, writer: str, steps: int, more: dict[str, Any]) -> Planned:
-        if steps == ("final" in more) and self._rows.open_row(writer) is None:
+        if more and steps == ("final" in more) and self._rows.open_row(writer) is None:
             raise ConflictError(
                 f"`end` must close an episode that is open, or come with timesteps, got writer {writer!r} "
                 "without one.",
@@ -108,7 +108,7 @@ class Writers:
         if not self._rows.has_row(writer):
             raise self._no_row()
         self._heard[writer] = time.monotonic()
-        return self._rows.plan(writer, steps, time.time(), **more)
+        return self._rows.plan(writer, steps, time.time(), more)
 
     def _no_row(self) -> UnavailableError:
         return UnavailableError(
@@ -124,7 +124,7 @@ class Writers:
         found = self._rows.open_row(_checked(writer))
         if found is None:
             return False
-        planned = self._rows.plan(writer, 0, found[1].seen, end="cut")
+        planned = self._rows.plan(writer, 0, found[1].seen, {"end": "cut"})
         await self._journal.put(
             Frame(Kind.CUT, planned.meta), lambda answer: planned.undo() if answer is None else None
         )
@@ -145,7 +145,7 @@ class Writers:
         more = {"end": segment.end, "final": segment.final or None}
         more = {name: value for name, value in more.items() if value is not None}
         first = segment.row, segment.first_step, segment.writer
-        meta = self._rows.plan_in(*first, steps, time.time(), **more).meta
+        meta = self._rows.plan_in(*first, steps, time.time(), more).meta
         if segment.metadata is not None:
             about = {name: meta[name] for name in ("row", "writer", "episode")}
             yield self._journal.put(Frame(Kind.EPISODE, about | {"metadata": segment.metadata}))

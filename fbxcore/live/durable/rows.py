@@ -92,7 +92,7 @@ class Rows:
         """Whether a writer has a row, or could have one."""
         return writer in self._open or bool(self._free)
 
-    def plan(self, writer: str, steps: int, at: float, **more: Any) -> Planned:
+    def plan(self, writer: str, steps: int, at: float, more: dict[str, Any]) -> Planned:
         """Return what a frame of a writer says about its row, which it takes if it has none.
 
         A free row that was the writer's own is taken first, then the one longest not used.
@@ -101,10 +101,10 @@ class Rows:
         if index is None:
             index = self._last.get(writer)
             index = index if index in self._free else next(iter(self._free))
-        return self.plan_in(index, 0, writer, steps, at, **more)
+        return self.plan_in(index, 0, writer, steps, at, more)
 
     def plan_in(
-        self, index: int, first_step: int, writer: str, steps: int, at: float, **more: Any
+        self, index: int, first_step: int, writer: str, steps: int, at: float, more: dict[str, Any]
     ) -> Planned:
         """Return what a frame says that goes on in a row, or begins there at some step of its episode."""
         if self.rows[index].is_open:
@@ -112,8 +112,9 @@ class Rows:
         else:
             episode, step = self._next_episode, first_step
             self._next_episode += 1
-        meta = {"row": index, "writer": writer, "episode": episode, "step": step, "at": at, **more}
-        before, after = self.rows[index], self.rows[index].after(steps, meta)
+        meta = {"row": index, "writer": writer, "episode": episode, "step": step, "at": at} | more
+        before = self.rows[index]
+        after = before.after(steps, meta)
         self._put(index, after)
 
         def undo() -> None:
@@ -124,6 +125,9 @@ class Rows:
 
     def _put(self, index: int, row: Row) -> None:
         before = self.rows[index]
+        if before.is_open and row.is_open and before.writer == row.writer:
+            self.rows[index] = row  # an episode that goes on, as nearly always
+            return
         if before.is_open:
             self._open.pop(before.writer)
         if self._last.get(before.writer) == index:
