@@ -1,7 +1,9 @@
 """Small buffers of every kind, a life for them, and all that they are, field by field."""
 
 import dataclasses
+import json
 
+import msgspec
 import numpy as np
 from live_data import config, steps
 
@@ -62,7 +64,7 @@ async def whole_state(buffer):
     """Return every field of every view by name."""
     state = await buffer._engine.ask(_ring_state)  # which else may be compiling for requests to come
     state |= {f"answer.{name}": value for name, value in buffer.describe().items() if name != "persisted"}
-    ledger = buffer._journal.ledger.to_json()
+    ledger = json.loads(msgspec.json.encode(buffer._journal.ledger.to_json()))
     state |= {"keys": ledger["keys"], "writers": ledger["writers"], "log": buffer._journal.log.id}
     state |= {"next_sequence": buffer._journal.log.next_sequence, "position": buffer._journal.log.position}
     for seed in (0, 1 << 40):

@@ -2,7 +2,8 @@
 
 A repeat of a key gets the first answer and adds nothing; a repeat that comes while the first is still
 being written waits for it; another body under the same key is refused. A writer's sequence must grow.
-Keys are kept for 24 hours, at most 100,000 of them; a writer's last sequence is kept for good.
+Keys are kept for 24 hours, at most 100,000 of them; a writer's last sequence is kept for good. Answers under
+keys are kept packed: there may be a hundred thousand, of which hardly one is asked for again.
 
 The ledger belongs to one event loop. It is rebuilt from log and checkpoint at start.
 """
@@ -16,6 +17,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from fbxcore.errors import ConflictError, InvalidArgumentError
 
@@ -33,14 +36,24 @@ def fingerprint(body: Sequence[bytes | memoryview]) -> str:
     return digest.hexdigest()[:32]
 
 
-@dataclass
+@dataclass(slots=True)
 class Entry:
     """One request that was taken: still being written, or answered."""
 
     fingerprint: str
     created: float
     future: asyncio.Future | None = None
-    result: dict[str, Any] | None = None
+    packed: bytes | None = None  # the answer, as JSON
+
+    def answer(self, result: dict[str, Any]) -> Entry:
+        """Keep the answer; nobody needs to wait any more."""
+        self.packed, self.future = msgspec.json.encode(result), None
+        return self
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """The answer, once there is one."""
+        return msgspec.json.decode(self.packed)
 
 
 @dataclass
@@ -82,7 +95,7 @@ class Ledger:
         while (entry := self._keys.get(key)) is not None:
             if entry.fingerprint != body_fingerprint:
                 raise _conflict("Idempotency-Key", repr(key), "key", ("header", "idempotency-key"))
-            if entry.result is not None:
+            if entry.packed is not None:
                 return entry.result
             await asyncio.shield(entry.future)  # after a failure the key is free again
         return None
@@ -143,8 +156,7 @@ class Ledger:
         if key is not None and result is None:
             self._keys.pop(key, None)
         elif key is not None:
-            entry = self._keys[key]
-            entry.result, entry.future = result, None
+            self._keys[key].answer(result)
             self._forget_old()
         if writer is not None and sequence is not None:
             self._writers[writer].pending.pop(sequence, None)
@@ -163,7 +175,7 @@ class Ledger:
     def restore(self, meta: dict[str, Any], result: dict[str, Any]) -> None:
         """Note an add that was read back from the log."""
         if (key := meta.get("key")) is not None:
-            self._keys[key] = Entry(meta["fingerprint"], meta["time"], None, result)
+            self._keys[key] = Entry(meta["fingerprint"], meta["time"]).answer(result)
         if (writer := meta.get("writer")) is not None and meta.get("writer_sequence") is not None:
             self._note_sequence(writer, meta["writer_sequence"], meta.get("fingerprint"), result)
 
@@ -177,13 +189,13 @@ class Ledger:
         return {name: entry.last for name, entry in sorted(self._writers.items()) if entry.last >= 0}
 
     def to_json(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps: answered keys and writers."""
+        """Return what a checkpoint keeps: answered keys, their answers as JSON already, and writers."""
         return self.freeze()()
 
     def freeze(self) -> Callable[[], dict[str, Any]]:
         """Return a call, to be made in any thread, that gives what a checkpoint keeps as of now."""
         self._forget_old()
-        entries = list(self._keys.items())
+        entries = self._answered()
         writers = {
             name: [entry.last, entry.fingerprint, entry.result]
             for name, entry in self._writers.items()
@@ -191,10 +203,13 @@ class Ledger:
         }
 
         def to_json() -> dict[str, Any]:
-            keys = {k: [e.fingerprint, e.created, e.result] for k, e in entries if e.result is not None}
+            keys = {k: [e.fingerprint, e.created, msgspec.Raw(e.packed)] for k, e in entries}
             return {"keys": keys, "writers": writers}
 
         return to_json
+
+    def _answered(self) -> list[tuple[str, Entry]]:
+        return [(key, entry) for key, entry in self._keys.items() if entry.packed is not None]
 
     def begin_moment(self) -> dict[str, Any]:
         """Return what `end_moment` needs to tell what was answered up to a moment that comes."""
@@ -204,14 +219,15 @@ class Ledger:
     def end_moment(self, writers: dict[str, Any], sequence: int) -> dict[str, Any]:
         """Return what a checkpoint keeps of the answers up to a sequence number of the log."""
         noted, self._noted = self._noted, None
-        keys = {k: e for k, e in self.to_json()["keys"].items() if e[2].get("sequence", 0) <= sequence}
+        answered = {k: [e.fingerprint, e.created, e.result] for k, e in self._answered()}
+        keys = {k: e for k, e in answered.items() if e[2].get("sequence", 0) <= sequence}
         last = {name: e for name, e in noted or () if e[2].get("sequence", 0) <= sequence}
         return {"keys": keys, "writers": writers | last}
 
     def load(self, saved: dict[str, Any]) -> None:
         """Take over what a checkpoint kept."""
         for key, (print_, created, result) in saved.get("keys", {}).items():
-            self._keys[key] = Entry(print_, created, None, result)
+            self._keys[key] = Entry(print_, created).answer(result)
         for writer, (last, print_, result) in saved.get("writers", {}).items():
             self._writers[writer] = WriterEntry(last, print_, result)
 
@@ -219,7 +235,7 @@ class Ledger:
         oldest = time.time() - KEEP_SECONDS
         while self._keys:
             key, entry = next(iter(self._keys.items()))
-            if entry.result is None or (len(self._keys) <= KEEP_KEYS and entry.created >= oldest):
+            if entry.packed is None or (len(self._keys) <= KEEP_KEYS and entry.created >= oldest):
                 break
             del self._keys[key]
 
