@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax import lax
 
+from fbxcore import _loops
 from fbxcore.types import Array, PRNGKey
 
 Words = tuple[Array, Array]
@@ -45,16 +48,49 @@ def split(words: Words, index: Array | int) -> Words:
     return _hash(*words, jnp.zeros_like(index), index)
 
 
-def integer(words: Words, index: Array, below: Array) -> Array:
+def integer_keys(data: Array, *paths: tuple[int, ...]) -> Array:
+    """Return the keys `[2 n, 2]`, and more, from which `integer` draws with each of n keys.
+
+    Args:
+        paths: which keys, by the splits that lead to each from the one given: `(0, 1)` is
+            `split(split(key)[0])[1]`, and `()` the key itself.
+    """
+    wanted = [(*path, half) for path in paths for half in (0, 1)]
+    above = {path[:end] for path in wanted for end in range(1, len(path))} - set(wanted)
+    nodes = [*wanted, *sorted(above), ()]
+    order = sorted(nodes[:-1], key=len)
+    places, parents, indices = np.array(
+        [(nodes.index(path), nodes.index(path[:-1]), path[-1]) for path in order], np.int32
+    ).T
+
+    def looped(data: Array) -> Array:
+        def put(turn: Array, keys: Array) -> Array:
+            place, parent, index = (_loops.at(jnp.asarray(x), turn) for x in (places, parents, indices))
+            return _loops.put_at(keys, place, jnp.stack(split(words_of(_loops.at(keys, parent)), index)))
+
+        keys = jnp.zeros((len(nodes), 2), jnp.uint32).at[-1].set(data)
+        return lax.fori_loop(jnp.int32(0), jnp.int32(len(order)), put, keys)
+
+    def unrolled(data: Array) -> Array:
+        keys = {(): words_of(data)}
+        for path in order:
+            keys[path] = split(keys[path[:-1]], path[-1])
+        return jnp.stack([jnp.stack(keys[path]) for path in nodes])
+
+    return _loops.choose(looped, unrolled, data)
+
+
+def integer(keys: Array, k: int, index: Array, below: Array) -> Array:
     """Return what `jax.random.randint(key, (n,), 0, below, "int32")` gives at an index.
 
     Args:
+        keys: of `integer_keys`, of which the kth path leads to the key.
         below: int32; where it is not positive the result is 0.
     """
     span = jnp.maximum(below, 1).astype(jnp.uint32)
     multiplier = jnp.uint32(1 << 16) % span
     multiplier = multiplier * multiplier % span
-    high, low = bits(split(words, 0), index) % span, bits(split(words, 1), index) % span
+    high, low = (bits(words_of(keys[2 * k + half]), index) % span for half in (0, 1))
     return ((high * multiplier + low) % span).astype(jnp.int32)
 
 

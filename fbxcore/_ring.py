@@ -8,7 +8,6 @@ Under `vmap` and on accelerators a write is one scatter and a read one gather (`
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +19,6 @@ from fbxcore import _loops
 from fbxcore._loops import choose
 from fbxcore.types import Array, Experience
 
-_FEW = 8  # up to so many timesteps, copying one by one is faster than slicing
 _SMALL = 384  # bytes up to which XLA makes a loop that copies them one piece of code (it counts 1,024)
 
 
@@ -64,38 +62,32 @@ def read(ring: Experience, rows: Array, starts: Array, length: int) -> Experienc
     """Return `length` timesteps `[N, L, ...]` from each start slot on, wrapping at the end."""
 
     def place(indices: list[Array], rows: Array, starts: Array) -> list[tuple[Array, Array, tuple]]:
-        return [(rows[i], starts[i], ()) for i in indices]
+        return [(_loops.at(rows, i), _loops.at(starts, i), ()) for i in indices]
 
     return read_at(ring, place, len(rows), length, rows, starts)[0]
 
 
 def read_at(
-    ring: Experience, place: Callable, num: int, length: int, *operands: Any, lanes: int = 1
+    ring: Experience, place: Callable, num: int, length: int, *operands: Any
 ) -> tuple[Experience, Any]:
     """Return `length` timesteps `[N, L, ...]` from N places on, wrapping at the end.
 
     Args:
         place: `place(indices, *operands)` gives row, start slot and anything else of each index in a list,
             or of all of them for a list of `[N]`.
-        lanes: how many places a round of a loop should look for at a time.
 
     Returns:
         The timesteps, and what else `place` gave, stacked.
     """
 
     def looped(ring: Experience, *operands: Any) -> tuple[Experience, Any]:
-        if length == 1 and _bytes_of(ring) <= _SMALL:
-            fit = lanes if 2 * lanes * _bytes_of(ring) <= _SMALL else 1
-            return _read_each(ring, place, num, fit, *operands)
-        rows, starts, rest = _loops.map_elements(place, num, *operands, lanes=lanes)
-        by = _read_slices if length > _FEW else _read_steps
-        return by(ring, rows, starts, length), rest
+        return _read_windows(ring, place, num, length, *operands)
 
     def gathered(ring: Experience, *operands: Any) -> tuple[Experience, Any]:
-        rows, starts, rest = place([jnp.arange(num, dtype=jnp.int32)], *operands)[0]
+        rows, starts, rest = _loops.map_at_once(place, num, *operands)
         return _read_gathered(ring, rows, starts, length), rest
 
-    return choose(looped, gathered, ring, *operands) if num <= _loops.FEW else gathered(ring, *operands)
+    return choose(looped, gathered, ring, *operands)
 
 
 def read_step(ring: Experience, row: Array, slot: Array) -> Experience:
@@ -223,104 +215,50 @@ def _read_gathered(ring: Experience, rows: Array, starts: Array, length: int) ->
     slots = (starts[:, None] + jnp.arange(length, dtype=jnp.int32)) % time_axis + rows[:, None] * time_axis
 
     def one(x: Array) -> Array:
-        return x.reshape(-1, *x.shape[2:]).at[slots].get(mode="promise_in_bounds")
+        return _in_one_row(x).at[slots].get(mode="promise_in_bounds")
 
     return jax.tree.map(one, ring)
 
 
-def _read_each(
-    ring: Experience, place: Callable, num: int, lanes: int, *operands: Any
+def _read_windows(
+    ring: Experience, place: Callable, num: int, length: int, *operands: Any
 ) -> tuple[Experience, Any]:
-    """Find each place and copy its one timestep, in one loop."""
-
-    def extras(indices: list[Array], *operands: Any) -> list[Any]:
-        return [found[2] for found in place(indices, *operands)]
-
-    def copy(turn: Array, carry: tuple[Experience, Any]) -> tuple[Experience, Any]:
-        out, rest = carry
-        turn, *kept = _loops.kept_inside(turn, operands)
-        indices = _loops.lanes_of(turn, num, lanes)
-        for item, (row, start, values) in zip(indices, place(indices, *kept), strict=True):
-            out = _copy_step(ring, row, start, item, 0, out)
-            rest = _loops.put_at(rest, item, values)
-        return out, rest
-
-    rest = _loops.empty_of(extras, num, *operands)
-    rounds = jnp.int32(-(-num // lanes))
-    return lax.fori_loop(jnp.int32(0), rounds, copy, (_empty(ring, num, 1), rest))
-
-
-def _read_steps(ring: Experience, rows: Array, starts: Array, length: int) -> Experience:
-    """Copy timestep by timestep: large leaves in parts, small ones side by side."""
-    leaves, structure = jax.tree.flatten(ring)
-    out: dict[int, Array] = {}
-    for group in _groups_of(leaves):
-        copied = _copy_steps([leaves[k] for k in group], rows, starts, length)
-        out |= dict(zip(group, copied, strict=True))
-    return jax.tree.unflatten(structure, [out[k] for k in range(len(leaves))])
-
-
-def _groups_of(leaves: list[Array]) -> list[list[int]]:
-    """Return which leaves to copy in one loop, so that as many loops as can be are one piece of code."""
-    groups: list[list[int]] = []
-    room = 0
-    for k in sorted(range(len(leaves)), key=lambda k: _bytes_of(leaves[k])):
-        size = _bytes_of(leaves[k])
-        if groups and size <= room:
-            groups[-1].append(k)
-        else:
-            groups.append([k])
-            room = _SMALL
-        room -= size
-    return groups
-
-
-def _copy_steps(ring: list[Array], rows: Array, starts: Array, length: int) -> list[Array]:
-    time_axis, num, pieces = num_steps(ring), len(rows), _pieces_of(ring)
-    shaped = ring if pieces == 1 else [x.reshape(*x.shape[:2], pieces, -1) for x in ring]
-
-    def copy(i: Array, out: list[Array]) -> list[Array]:
-        i, *piece = (i,) if pieces == 1 else (i // pieces, i % pieces)
-        item, step = (i, 0) if length == 1 else (i // length, i % length)
-        source = (rows[item], (starts[item] + step) % time_axis, *piece)
-        return [_copy(x, source, y, (item, step, *piece)) for x, y in zip(shaped, out, strict=True)]
-
-    out = lax.fori_loop(jnp.int32(0), jnp.int32(num * length * pieces), copy, _empty(shaped, num, length))
-    return [y.reshape(num, length, *x.shape[2:]) for x, y in zip(ring, out, strict=True)]
-
-
-def _pieces_of(ring: list[Array]) -> int:
-    """Return in how many equal parts to copy a timestep, so that a loop over them is one piece of code."""
-    if len(ring) > 1 or _bytes_of(ring) <= _SMALL:
-        return 1
-    count = math.prod(ring[0].shape[2:])
-    fewest = -(-_bytes_of(ring) // _SMALL)
-    return next((pieces for pieces in range(fewest, 4 * fewest) if count % pieces == 0), 1)
-
-
-def _copy(x: Array, source: tuple, y: Array, target: tuple) -> Array:
-    """Return y with what x holds at an index of its leading axes, at another index."""
-    rest = x.shape[len(source) :]
-    zeros = [0] * len(rest)
-    shape = (*[1] * len(source), *rest)
-    value = lax.dynamic_slice(x, (*source, *zeros), shape, allow_negative_indices=False)
-    return lax.dynamic_update_slice(y, value, (*target, *zeros), allow_negative_indices=False)
-
-
-def _read_slices(ring: Experience, rows: Array, starts: Array, length: int) -> Experience:
-    """Slice each sequence as if it did not wrap, then write those that do again, timestep by timestep."""
+    """Read each sequence as if it did not wrap, then those that do again, timestep by timestep."""
     time_axis = num_steps(ring)
-    inside = jnp.minimum(starts, time_axis - length)
 
-    def slice_of(x: Array) -> Array:
-        return jax.vmap(lambda row, start: _slice(x, row, start, 1, length)[0])(rows, inside)
+    def look(item: Array, found: tuple) -> tuple:
+        slots, wrapped, count, rest = found  # what does not wrap is written over by the next
+        item, *kept = _loops.kept_inside(item, operands)
+        ((row, start, values),) = place([item], *kept)
+        inside = jnp.minimum(start, time_axis - length)
+        slots = _loops.put_at(slots, item, row * time_axis + inside)
+        if length > 1:
+            wrapped = _loops.put_at(wrapped, count, jnp.stack([item, row, start]))
+            count += start > inside
+        return slots, wrapped, count, _loops.put_at(rest, item, values)
 
-    def again(item: Array, out: Experience) -> Experience:
-        wraps = starts[item] > time_axis - length
-        copy = lambda step, out: _copy_step(ring, rows[item], starts[item], item, step, out)  # noqa: E731
-        return lax.fori_loop(0, jnp.where(wraps, length, 0), copy, out)
+    def again(k: Array, out: Experience) -> Experience:
+        item, row, start = _loops.at(wrapped, k)
+        return lax.fori_loop(0, length, lambda step, out: _copy_step(ring, row, start, item, step, out), out)
 
-    return lax.fori_loop(0, len(rows), again, jax.tree.map(slice_of, ring))
+    rest = _loops.empty_of(lambda i, *operands: [found[2] for found in place(i, *operands)], num, *operands)
+    none = (jnp.zeros(num, jnp.int32), jnp.zeros((num, 3), jnp.int32), jnp.int32(0), rest)
+    slots, wrapped, count, rest = lax.fori_loop(jnp.int32(0), jnp.int32(num), look, none)
+    out = jax.tree.map(lambda x: _windows(x, slots, length), ring)
+    return (out if length == 1 else lax.fori_loop(0, count, again, out)), rest
+
+
+def _windows(x: Array, slots: Array, length: int) -> Array:
+    """Return what lies from N slots on, `[N, L, ...]`; the slots of all rows are one after the other."""
+    x = _in_one_row(x)
+    axes = lax.GatherDimensionNumbers(
+        offset_dims=tuple(range(1, x.ndim + 1)), collapsed_slice_dims=(), start_index_map=(0,)
+    )
+    return lax.gather(x, slots[:, None], axes, (length, *x.shape[1:]), mode="promise_in_bounds")
+
+
+def _in_one_row(x: Array) -> Array:
+    return x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])  # not -1: a leaf may hold nothing
 
 
 def _copy_step(
@@ -330,12 +268,3 @@ def _copy_step(
 
     copy = lambda x, y: _update(y, _slice(x, row, slot, 1, 1), item, step)  # noqa: E731
     return jax.tree.map(copy, ring, out)
-
-
-def _empty(ring: Experience, num: int, length: int) -> Experience:
-    return jax.tree.map(lambda x: jnp.zeros((num, length, *x.shape[2:]), x.dtype), ring)
-
-
-def _bytes_of(ring: Experience) -> int:
-    """Return the bytes of one timestep of one row."""
-    return sum(math.prod(leaf.shape[2:]) * leaf.dtype.itemsize for leaf in jax.tree.leaves(ring))

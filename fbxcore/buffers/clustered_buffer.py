@@ -156,12 +156,11 @@ def _place(state: ClusteredBufferState, key: PRNGKey, num: int) -> tuple[Callabl
         share = 1.0 / jnp.maximum(num_held * size, 1).astype(jnp.float32)
         return cluster, slot, (cluster, jnp.where(size > 0, share, 0.0))
 
-    def by_words(indices: list[Array], data: Array, size: Array, held: Array, num_held: Array) -> list[tuple]:
-        words = _random.words_of(data)
+    def by_keys(indices: list[Array], keys: Array, size: Array, held: Array, num_held: Array) -> list[tuple]:
         found = []
         for i in indices:
-            cluster = _at(held, _random.integer(_random.split(words, 0), i, num_held))
-            slot = _random.integer(_random.split(words, 1), i, _at(size, cluster))
+            cluster = _at(held, _random.integer(keys, 0, i, num_held))
+            slot = _random.integer(keys, 1, i, _at(size, cluster))
             found.append(found_at(cluster, slot, _at(size, cluster), num_held))
         return found
 
@@ -170,7 +169,8 @@ def _place(state: ClusteredBufferState, key: PRNGKey, num: int) -> tuple[Callabl
 
     held, num_held = _held(state.size)
     if _random.is_threefry(key):
-        return by_words, (_random.data_of(key), state.size, held, num_held)
+        keys = _random.integer_keys(_random.data_of(key), (0,), (1,))
+        return by_keys, (keys, state.size, held, num_held)
     cluster_key, slot_key = jax.random.split(key)
     clusters = held[jax.random.randint(cluster_key, (num,), 0, num_held)]
     slots = jax.random.randint(slot_key, (num,), 0, state.size[clusters])

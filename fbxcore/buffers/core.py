@@ -277,22 +277,20 @@ def _can_sample(core: Core, state: CoreState) -> Array:
 
 @functools.partial(jax.jit, static_argnums=(0, 4))
 def _sample_indices(core: Core, state: CoreState, key: PRNGKey, n: Array, bucket: int) -> tuple[Array, Array]:
-    place, operands = _place(core, state, key, n, bucket)
-    return _drawn(core, state, *_loops.map_elements(place, bucket, *operands, lanes=sum_tree.LANES))
+    place, operands, drawn = _draw(core, state, key, n, bucket)
+    return drawn or _drawn(core, *_loops.map_elements(place, bucket, *operands))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 4))
 def _sample(core: Core, state: CoreState, key: PRNGKey, n: Array, bucket: int) -> CoreSample:
-    place, operands = _place(core, state, key, n, bucket)
+    place, operands, drawn = _draw(core, state, key, n, bucket)
 
     def place_and_tell(indices: list[Array], *operands: Any) -> list[tuple[Array, Array, tuple]]:
         return [(found[0], found[1], found) for found in place(indices, *operands)]
 
-    length, lanes = core.layout.sequence_length, 1 if state.tree is None else sum_tree.LANES
-    experience, found = _ring.read_at(
-        state.experience, place_and_tell, bucket, length, *operands, lanes=lanes
-    )
-    indices, probabilities = _drawn(core, state, *found)
+    length = core.layout.sequence_length
+    experience, found = _ring.read_at(state.experience, place_and_tell, bucket, length, *operands)
+    indices, probabilities = drawn or _drawn(core, *found)
     return CoreSample(
         experience=experience,
         indices=indices,
@@ -301,21 +299,25 @@ def _sample(core: Core, state: CoreState, key: PRNGKey, n: Array, bucket: int) -
     )
 
 
-def _place(core: Core, state: CoreState, key: PRNGKey, n: Array, bucket: int) -> tuple[Callable, tuple]:
-    layout = core.layout
-    if layout.priority_exponent is not None:
-        return items.weighted_place(layout.grid, key, bucket, state.tree, n)
-    if layout.independent:
-        return items.whole_place(layout.grid, key, bucket, state.tree)
-    return items.uniform_place(layout.grid, key, bucket, layout.period, state.write_index, state.size)
+def _draw(
+    core: Core, state: CoreState, key: PRNGKey, n: Array, bucket: int
+) -> tuple[Callable, tuple, tuple[Array, ...]]:
+    """Return how to find places and its operands; and of weighted items, which were drawn, and how likely."""
+    layout, grid = core.layout, core.layout.grid
+    if state.tree is None:
+        counters = (state.write_index, state.size)
+        return *items.uniform_place(grid, key, bucket, layout.period, *counters), ()
+    if layout.priority_exponent is None:
+        drawn = sum_tree.whole_draw(state.tree, bucket, key)
+    else:
+        drawn = sum_tree.stratified_draw(state.tree, bucket, key, n)
+    return functools.partial(items.place_of, grid), drawn[:1], drawn
 
 
-def _drawn(core: Core, state: CoreState, row: Array, start: Array, rest: Any) -> tuple[Array, Array]:
-    """Return indices and probabilities of what was drawn."""
-    if state.tree is not None:
-        return rest
-    probabilities = jnp.float32(1 / core.layout.rows) / jnp.maximum(rest, 1)
-    return row * core.layout.items_per_row + start, jnp.where(rest > 0, probabilities, 0.0)
+def _drawn(core: Core, row: Array, start: Array, count: Array) -> tuple[Array, Array]:
+    """Return indices and probabilities of uniform items."""
+    probabilities = jnp.float32(1 / core.layout.rows) / jnp.maximum(count, 1)
+    return row * core.layout.items_per_row + start, jnp.where(count > 0, probabilities, 0.0)
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -136,28 +136,21 @@ def _advanced(state: EpisodeBufferState, batch: Experience, plan: Plan) -> Episo
 def sample(state: TrajectoryBufferState, rng_key: PRNGKey, plan: Plan) -> Any:
     """Draw items and return them as the buffer they are made of does, with a mask where it was chosen."""
     layout = plan.layout
-    draw, operands = _place(plan, state, rng_key)
+    draw, operands, drawn = _draw(plan, state, rng_key)
 
-    def place(indices: list[Array], current_index: Array, *operands: Any) -> list[tuple]:
+    def place(indices: list[Array], current_index: Array, *operands: Array) -> list[tuple]:
         return [
-            (row, start, (items.age_of(plan.grid, start, current_index), *rest))
-            for row, start, *rest in draw(indices, *operands)
+            (row, start, items.age_of(plan.grid, start, current_index))
+            for row, start, _ in draw(indices, *operands)
         ]
 
-    experience, (age, *rest) = _ring.read_at(
-        state.experience,
-        place,
-        layout.sample_batch_size,
-        layout.sequence_length,
-        state.current_index,
-        *operands,
-        lanes=sum_tree.LANES if plan.has_tree else 1,
-    )
+    num, length = layout.sample_batch_size, layout.sequence_length
+    experience, age = _ring.read_at(state.experience, place, num, length, state.current_index, *operands)
     fields = {"experience": experience}
     if plan.crossing == "mask":
         fields["mask"] = _mask_of(plan, experience, age)
     if layout.priority_exponent is not None:
-        ((fields["indices"], fields["probabilities"]),) = rest
+        fields["indices"], fields["probabilities"] = drawn
         fields["generations"] = state.running_index - age
     return _sample_of(layout, fields)
 
@@ -169,16 +162,19 @@ def _mask_of(plan: Plan, sequences: Experience, age: Array) -> Array:
     return replay.episode_mask(starts=first, ends=last) & is_written
 
 
-def _place(plan: Plan, state: TrajectoryBufferState, rng_key: PRNGKey) -> tuple[Callable, tuple]:
-    """Return how to draw row and start slot of an item, and its index and probability if it has them."""
-    num = plan.layout.sample_batch_size
+def _draw(
+    plan: Plan, state: TrajectoryBufferState, rng_key: PRNGKey
+) -> tuple[Callable, tuple, tuple[Array, ...]]:
+    """Return how to find places and its operands; and of prioritised items, which were drawn, how likely."""
+    num, grid = plan.layout.sample_batch_size, plan.grid
+    place = functools.partial(items.place_of, grid)
     if plan.layout.priority_exponent is not None:
-        return items.weighted_place(plan.grid, rng_key, num, state.sum_tree_state, num)
-    if not plan.has_tree:
-        size = trajectory_buffer.size_of(state)
-        draw, operands = items.uniform_place(plan.grid, rng_key, num, 1, state.current_index, size)
-        return lambda indices, *operands: [found[:2] for found in draw(indices, *operands)], operands
-    return episodes.uniform_place(plan.grid, rng_key, num, state.sum_tree_state)
+        drawn = sum_tree.stratified_draw(state.sum_tree_state, num, rng_key, num)
+        return place, drawn[:1], drawn
+    if plan.has_tree:
+        return place, (episodes.uniform_draw(rng_key, num, state.sum_tree_state),), ()
+    size = trajectory_buffer.size_of(state)
+    return *items.uniform_place(grid, rng_key, num, 1, state.current_index, size), ()
 
 
 _SAMPLES = {  # is flat, has priorities, has a mask

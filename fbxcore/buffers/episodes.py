@@ -6,15 +6,14 @@ An item starts at any slot; what may not be drawn has weight 0. Periods count fr
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fbxcore import _random
-from fbxcore.buffers import items, sum_tree
+from fbxcore import _loops, _random
+from fbxcore.buffers import sum_tree
 from fbxcore.buffers.layout import Grid, Layout
 from fbxcore.buffers.sum_tree import SumTreeState
 from fbxcore.errors import InvalidArgumentError
@@ -119,18 +118,16 @@ def with_items(plan: Plan, tree: SumTreeState, current_index: Array, steps: Arra
     return sum_tree.set_each(tree, change_of, rows * changes, *operands, device=jax.default_backend())
 
 
-def uniform_place(grid: Grid, key: PRNGKey, num: int, tree: SumTreeState) -> tuple[Callable, tuple]:
-    """Return how to draw items of equal weights, each on its own."""
+def uniform_draw(key: PRNGKey, num: int, tree: SumTreeState) -> Array:
+    """Return items of equal weights, `[N]`, each drawn on its own."""
 
-    def by_words(indices: list[Array], tree: SumTreeState, data: Array) -> list[tuple]:
+    def by_words(indices: list[Array], data: Array, total: Array) -> list[Array]:
         words = _random.words_of(data)
         low, high = jnp.float32(0), jnp.float32(1)
-        values = [_random.uniform(_random.split(words, i), low, high) for i in indices]
-        return [items.starts(grid, sum_tree.sample(tree, query_value=value)) for value in values]
-
-    def by_values(indices: list[Array], tree: SumTreeState, values: Array) -> list[tuple]:
-        return [items.starts(grid, sum_tree.sample(tree, query_value=values[i])) for i in indices]
+        return [_random.uniform(_random.split(words, i), low, high) * total for i in indices]
 
     if _random.is_threefry(key):
-        return by_words, (tree, _random.data_of(key))
-    return by_values, (tree, jax.random.uniform(key, (num,)))
+        values = _loops.map_elements(by_words, num, _random.data_of(key), tree.nodes[0])
+    else:
+        values = jax.random.uniform(key, (num,)) * tree.nodes[0]
+    return sum_tree.leaves_at(tree, values)[0]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from fbxcore import _random
+from fbxcore import _loops, _random
 from fbxcore.buffers import sum_tree
 from fbxcore.buffers.layout import Grid
 from fbxcore.buffers.sum_tree import SumTreeState
@@ -46,6 +46,11 @@ def is_unbroken(grid: Grid, row: Array, start: Array, begins: Array) -> Array:
     return ~jnp.any(begins[row[..., None], slots % grid.time_axis], axis=-1)
 
 
+def place_of(grid: Grid, indices: list[Array], drawn: Array) -> list[tuple[Array, Array, tuple]]:
+    """Return row, start slot and nothing else of some of the items drawn; for `_ring.read_at`."""
+    return [(*starts(grid, _loops.at(drawn, i)), ()) for i in indices]
+
+
 def uniform_place(
     grid: Grid, key: PRNGKey, num: int, period: int, write_index: Array, size: Array
 ) -> tuple[Callable, tuple]:
@@ -71,56 +76,27 @@ def uniform_place(
     def of_row(row: Array, write_index: Array, size: Array) -> tuple[Array, Array]:
         return (write_index[row], size[row]) if size.ndim else (write_index, size)
 
-    def one_by_words(i: Array, data: Array, *counters: Array) -> tuple[Array, Array, Array]:
-        words = _random.words_of(data)
-        rest, item_words = _random.split(words, 0), _random.split(words, 1)
-        row = jnp.zeros_like(i)
-        if grid.rows > 1:
-            row = _random.integer(_random.split(rest, 1), i, jnp.int32(grid.rows))
+    def one_by_keys(i: Array, keys: Array, *counters: Array) -> tuple[Array, Array, Array]:
+        row = _random.integer(keys, 1, i, jnp.int32(grid.rows)) if grid.rows > 1 else jnp.zeros_like(i)
         write_index, size = of_row(row, *counters)
-        item = _random.integer(item_words, i, count_of(size))
+        item = _random.integer(keys, 0, i, count_of(size))
         return row, start_of(item, write_index, size), count_of(size) + jnp.zeros_like(i)
 
-    def by_words(indices: list[Array], *operands: Array) -> list[tuple[Array, Array, Array]]:
-        return [one_by_words(i, *operands) for i in indices]
+    def by_keys(indices: list[Array], *operands: Array) -> list[tuple[Array, Array, Array]]:
+        return [one_by_keys(i, *operands) for i in indices]
 
     def by_draws(indices: list[Array], *drawn: Array) -> list[tuple[Array, ...]]:
-        return [tuple(array[i] for array in drawn) for i in indices]
+        return [tuple(_loops.at(array, i) for array in drawn) for i in indices]
 
     if _random.is_threefry(key):
-        return by_words, (_random.data_of(key), write_index, size)
+        keys = _random.integer_keys(_random.data_of(key), (1,), *([(0, 1)] if grid.rows > 1 else []))
+        return by_keys, (keys, write_index, size)
     rest, item_key = jax.random.split(key)
     row = jax.random.randint(jax.random.split(rest)[1], (num,), 0, grid.rows, jnp.int32)
     write_index, size = of_row(row, write_index, size)
     count = jnp.broadcast_to(count_of(size), (num,))
     item = jax.random.randint(item_key, (num,), 0, count, jnp.int32)
     return by_draws, (row, start_of(item, write_index, size), count)
-
-
-def weighted_place(
-    grid: Grid, key: PRNGKey, num: int, tree: SumTreeState, count: Array | int
-) -> tuple[Callable, tuple]:
-    """Return how to draw items in proportion to their weights, one from each of `count` equal shares.
-
-    Returns:
-        `place(indices, *operands)` and its operands; it gives row, start slot, and item and probability for
-        each index.
-    """
-    draw, operands = sum_tree.stratified_draw(tree, num, key, count)
-    return _placed(grid, draw), operands
-
-
-def whole_place(grid: Grid, key: PRNGKey, num: int, tree: SumTreeState) -> tuple[Callable, tuple]:
-    """Return how to draw items one by one, in proportion to weights that are whole numbers."""
-    draw, operands = sum_tree.whole_draw(tree, num, key)
-    return _placed(grid, draw), operands
-
-
-def _placed(grid: Grid, draw: Callable) -> Callable:
-    def place(indices: list[Array], *operands: Array) -> list[tuple[Array, Array, tuple[Array, Array]]]:
-        return [(*starts(grid, item), (item, share)) for item, share in draw(indices, *operands)]
-
-    return place
 
 
 def add_items(

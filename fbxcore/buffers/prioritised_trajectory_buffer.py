@@ -127,24 +127,14 @@ def prioritised_sample(
         Sequences `[N, L, ...]` with indices, probabilities and generations.
     """
     grid = _grid_of(state, sequence_length, period)
-    draw, operands = items.weighted_place(grid, rng_key, batch_size, state.sum_tree_state, batch_size)
+    indices, probabilities = sum_tree.stratified_draw(state.sum_tree_state, batch_size, rng_key, batch_size)
 
-    def place(indices: list[Array], current: Array, running: Array, *operands: Array) -> list[tuple]:
-        return [
-            (row, start, (*drawn, running - items.age_of(grid, start, current)))
-            for row, start, drawn in draw(indices, *operands)
-        ]
+    def place(indices: list[Array], drawn: Array, current: Array, running: Array) -> list[tuple]:
+        found = items.place_of(grid, indices, drawn)
+        return [(row, start, running - items.age_of(grid, start, current)) for row, start, _ in found]
 
-    experience, (indices, probabilities, generations) = _ring.read_at(
-        state.experience,
-        place,
-        batch_size,
-        sequence_length,
-        state.current_index,
-        state.running_index,
-        *operands,
-        lanes=sum_tree.LANES,
-    )
+    operands = (indices, state.current_index, state.running_index)
+    experience, generations = _ring.read_at(state.experience, place, batch_size, sequence_length, *operands)
     return PrioritisedTrajectoryBufferSample(
         experience=experience, indices=indices, probabilities=probabilities, generations=generations
     )

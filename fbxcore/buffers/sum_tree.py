@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +28,8 @@ from fbxcore.types import Array, PRNGKey
 
 TINY = float(jnp.finfo(jnp.float32).tiny)
 HUGE = float(jnp.finfo(jnp.float32).max)
-LANES = 2  # walks that go down together: they wait for memory at the same time
+LANES = 5  # walks that go down together and wait for memory at once; 6 are not one piece of code
+FEW = 512  # draws; more than that are made all at once, level by level, on all threads
 
 
 @pytree
@@ -113,69 +115,68 @@ def stratified_sample(
     Returns:
         Leaf indices, int32 `[N]`, ascending.
     """
-    draw, operands = stratified_draw(state, batch_size, rng_key, batch_size if count is None else count)
-
-    def leaf(indices: list[Array], *operands: Array) -> list[Array]:
-        return [index for index, _ in draw(indices, *operands)]
-
-    return _loops.map_elements(leaf, batch_size, *operands, lanes=LANES)
+    count = batch_size if count is None else count
+    return stratified_draw(state, batch_size, rng_key, count)[0]
 
 
 def stratified_draw(
     state: SumTreeState, batch_size: int, rng_key: PRNGKey, count: Array | int
-) -> tuple[Callable, tuple]:
-    """Return `draw(indices, *operands)`: the leaves drawn from those shares, and their probabilities."""
-    depth = state.tree_depth
-
-    def walk(nodes: Array, shares: list[Array]) -> list[tuple[Array, Array]]:
-        return _leaves_at(nodes, depth, [share * nodes[0] for share in shares])
+) -> tuple[Array, Array]:
+    """Return the leaves drawn from those shares, `[N]`, and their probabilities."""
 
     def bounds(i: Array, count: Array) -> tuple[Array, Array]:
         low, high = (i.astype(jnp.float32) / count, (i + 1).astype(jnp.float32) / count)
         return jnp.minimum(low, 1.0), jnp.minimum(high, 1.0)
 
-    def by_words(indices: list[Array], nodes: Array, data: Array, count: Array) -> list[tuple[Array, Array]]:
+    def by_words(indices: list[Array], data: Array, count: Array, total: Array) -> list[Array]:
         words = _random.words_of(data)
-        return walk(nodes, [_random.uniform(_random.split(words, i), *bounds(i, count)) for i in indices])
+        return [_random.uniform(_random.split(words, i), *bounds(i, count)) * total for i in indices]
 
-    def by_shares(indices: list[Array], nodes: Array, shares: Array) -> list[tuple[Array, Array]]:
-        return walk(nodes, [shares[i] for i in indices])
-
-    count = jnp.asarray(count, jnp.float32)
+    count, total = jnp.asarray(count, jnp.float32), state.nodes[0]
     if _random.is_threefry(rng_key):
-        return by_words, (state.nodes, _random.data_of(rng_key), count)
-    low, high = bounds(jnp.arange(batch_size, dtype=jnp.int32), count)
-    uniform = jax.vmap(lambda key, low, high: jax.random.uniform(key, (), jnp.float32, low, high))
-    return by_shares, (state.nodes, uniform(jax.random.split(rng_key, batch_size), low, high))
+        values = _map(by_words, batch_size, _random.data_of(rng_key), count, total)
+    else:
+        low, high = bounds(jnp.arange(batch_size, dtype=jnp.int32), count)
+        uniform = jax.vmap(lambda key, low, high: jax.random.uniform(key, (), jnp.float32, low, high))
+        values = uniform(jax.random.split(rng_key, batch_size), low, high) * total
+    return leaves_at(state, values)
 
 
-def whole_draw(state: SumTreeState, batch_size: int, rng_key: PRNGKey) -> tuple[Callable, tuple]:
-    """Return `draw(indices, *operands)`: leaves drawn one by one, and their probabilities.
+def whole_draw(state: SumTreeState, batch_size: int, rng_key: PRNGKey) -> tuple[Array, Array]:
+    """Return leaves drawn one by one, `[N]`, and their probabilities.
 
     Weights must be whole numbers. Each draw is then a whole number below their sum, so that leaves of equal
     weight have equal chances to the last bit, however many they are.
     """
-    depth = state.tree_depth
+    total = state.nodes[0].astype(jnp.int32)
 
-    def by_words(indices: list[Array], nodes: Array, data: Array) -> list[tuple[Array, Array]]:
-        words, total = _random.words_of(data), nodes[0].astype(jnp.int32)
-        return _leaves_at(nodes, depth, [_random.integer(words, i, total) for i in indices])
-
-    def by_values(indices: list[Array], nodes: Array, values: Array) -> list[tuple[Array, Array]]:
-        return _leaves_at(nodes, depth, [values[i] for i in indices])
+    def by_keys(indices: list[Array], keys: Array, total: Array) -> list[Array]:
+        return [_random.integer(keys, 0, i, total) for i in indices]
 
     if _random.is_threefry(rng_key):
-        return by_words, (state.nodes, _random.data_of(rng_key))
-    total = jnp.maximum(state.nodes[0].astype(jnp.int32), 1)
-    values = jax.random.randint(rng_key, (batch_size,), 0, total, jnp.int32)
-    return by_values, (state.nodes, values)
+        keys = _random.integer_keys(_random.data_of(rng_key), ())
+        values = _loops.map_elements(by_keys, batch_size, keys, total)
+    else:
+        values = jax.random.randint(rng_key, (batch_size,), 0, jnp.maximum(total, 1), jnp.int32)
+    return leaves_at(state, values)
 
 
-def _leaves_at(nodes: Array, depth: int, values: list[Array]) -> list[tuple[Array, Array]]:
-    """Return the leaf that each value of the total leads to, and its share in it."""
-    found = _walk(nodes, depth, values)
-    shares = [share_of(nodes[0], nodes.at[node].get(mode="promise_in_bounds")) for node in found]
-    return [(node - (2**depth - 1), share) for node, share in zip(found, shares, strict=True)]
+def leaves_at(state: SumTreeState, values: Array) -> tuple[Array, Array]:
+    """Return the leaves `[N]` that values of the total lead to, and their shares in it."""
+    depth = state.tree_depth
+
+    def walk(indices: list[Array], nodes: Array, values: Array) -> list[tuple[Array, Array]]:
+        found = _walk(nodes, depth, [_loops.at(values, i) for i in indices])
+        shares = [share_of(nodes[0], nodes.at[node].get(mode="promise_in_bounds")) for node in found]
+        return [(node - (2**depth - 1), share) for node, share in zip(found, shares, strict=True)]
+
+    return _map(walk, len(values), state.nodes, values, lanes=LANES)
+
+
+def _map(element: Callable, num: int, *operands: Array, lanes: int = 1) -> Any:
+    if num > FEW:
+        return _loops.map_at_once(element, num, *operands)
+    return _loops.map_elements(element, num, *operands, lanes=lanes)
 
 
 def leaves(state: SumTreeState) -> Array:

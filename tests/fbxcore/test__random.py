@@ -10,20 +10,25 @@ from fbxcore import _loops, _random
 KEYS = [jax.random.key(0), jax.random.key(2**31), jax.random.PRNGKey(7)]
 
 
+@pytest.mark.parametrize("is_looped", [True, False], ids=["loop", "vector"])
 @pytest.mark.parametrize("key", KEYS, ids=["typed", "large", "raw"])
-def test_integers_are_those_of_randint(key):
-    """At bounds from 1 to 2**31 - 1, and at 0, each integer is the one `jax.random.randint` gives."""
+def test_integers_are_those_of_randint(key, is_looped, monkeypatch):
+    """At bounds from 0 to 2**31 - 1 each integer is the one that `randint` gives, for any key split off."""
+    monkeypatch.setattr(_loops, "is_looped", lambda: is_looped)
 
     @jax.jit
     def ours(data, below):
-        def element(indices, data, below):
-            return [_random.integer(_random.words_of(data), i, below) for i in indices]
+        def element(indices, keys, below):
+            return [[_random.integer(keys, k, i, below) for k in range(3)] for i in indices]
 
-        return _loops.map_elements(element, 64, data, below)
+        keys = _random.integer_keys(data, (), (1,), (0, 1))
+        return _loops.map_elements(element, 64, keys, below)
 
+    rest, second = jax.random.split(key)
     for below in (0, 1, 7, 1000, 65_537, 2**30, 2**31 - 1):
-        expected = jax.random.randint(key, (64,), 0, below, jnp.int32)
-        np.testing.assert_array_equal(ours(_random.data_of(key), jnp.int32(below)), expected)
+        drawn = ours(_random.data_of(key), jnp.int32(below))
+        for leaf, of in zip(drawn, (key, second, jax.random.split(rest)[1]), strict=True):
+            np.testing.assert_array_equal(leaf, jax.random.randint(of, (64,), 0, below, jnp.int32))
 
 
 @pytest.mark.parametrize("key", KEYS, ids=["typed", "large", "raw"])

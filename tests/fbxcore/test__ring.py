@@ -10,24 +10,28 @@ import pytest
 from fbxcore import _ring
 
 LEAVES = {
-    "frame": ((32, 32, 3), np.uint8),  # in 8 parts of 384 bytes
-    "odd": ((23, 17), np.uint8),  # in 17 parts of 23: 391 has no others
-    "prime": ((397,), np.uint8),  # has no parts
-    "floats": ((2, 99), np.float32),  # in 3 parts of 264 bytes
+    "frame": ((32, 32, 3), np.uint8),
+    "floats": ((2, 99), np.float32),
     "empty": ((0,), np.float32),
     "small": ((3,), np.int16),
+    "number": ((), np.float32),
+    "flag": ((), np.bool_),
 }
 
 
-@pytest.mark.parametrize("length", [1, 2, 9])
-def test_every_leaf_is_read_as_numpy_would(length):
-    """From every slot of both rows, wrapping or not, leaves of six sizes, 0 too, are what indexing gives."""
+@pytest.mark.parametrize("is_mapped", [False, True], ids=["windows", "gathers"])
+@pytest.mark.parametrize("length", [1, 2, 9, 11])
+def test_every_leaf_is_read_as_numpy_would(length, is_mapped):
+    """From every slot of both rows, wrapping or not, leaves of any size, 0 too, are what indexing gives."""
     rng = np.random.default_rng(length)
     ring = {n: rng.integers(0, 120, (2, 11, *shape)).astype(dtype) for n, (shape, dtype) in LEAVES.items()}
     rows, starts = np.divmod(np.arange(22, dtype=np.int32), 11)
 
-    read = jax.jit(functools.partial(_ring.read, length=length))
-    ours = read(jax.tree.map(jnp.asarray, ring), jnp.asarray(rows), jnp.asarray(starts))
+    read = functools.partial(_ring.read, length=length)
+    given = jax.tree.map(jnp.asarray, (ring, rows, starts))
+    if is_mapped:
+        given, read = jax.tree.map(lambda x: x[None], given), jax.vmap(read)
+    ours = jax.tree.map(lambda x: x[0] if is_mapped else x, jax.jit(read)(*given))
 
     slots = (starts[:, None] + np.arange(length)) % 11
     for name, leaf in ring.items():

@@ -25,8 +25,8 @@ def shaped(*leading: int) -> dict[str, jax.ShapeDtypeStruct]:
     return {name: jax.ShapeDtypeStruct((*leading, *shape), dtype) for name, (shape, dtype) in LEAVES.items()}
 
 
-def made(kind: str, device: str = "gpu", capacity: int = ELSEWHERE):
-    """Return a buffer of two rows and the shapes of its state."""
+def made(kind: str, device: str = "gpu", capacity: int = ELSEWHERE, **others: int):
+    """Return a buffer of two rows, if nothing else is said, and the shapes of its state."""
     arguments = {
         "add_batch_size": 2,
         "sample_batch_size": 16,
@@ -34,7 +34,7 @@ def made(kind: str, device: str = "gpu", capacity: int = ELSEWHERE):
         "period": 1,
         "min_length_time_axis": 2,
         "max_length_time_axis": capacity,
-    }
+    } | others
     if kind == "trajectory":
         buffer = trajectory_buffer.make_trajectory_buffer(**arguments)
     else:
@@ -92,6 +92,19 @@ def test_nothing_goes_by_the_host(operations, kind):
         counts = operations(*call)
 
         assert not {"custom_call", "infeed", "outfeed", "send", "recv"} & set(counts)
+
+
+@pytest.mark.parametrize("rows", [1, 16])
+@pytest.mark.parametrize("length", [1, 2, 64])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sample_on_a_cpu_starts_where_it_is_called(kind, length, rows):
+    """XLA counts fewer than 1,000 operations, and each loop is one piece of code and not a kernel a round."""
+    sizes = {"sample_sequence_length": length, "min_length_time_axis": length, "add_batch_size": rows}
+    buffer, state = made(kind, "cpu", 1000, sample_batch_size=64, **sizes)
+    compiled = jax.jit(buffer.sample).lower(state, KEY).compile()
+
+    assert compiled.cost_analysis()["flops"] < 1000
+    assert " while(" not in compiled.as_text().partition("ENTRY")[2]
 
 
 @pytest.mark.parametrize("steps", [1, 5])

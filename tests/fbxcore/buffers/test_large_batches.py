@@ -1,11 +1,11 @@
-"""Batches so large that they are drawn over all elements at once, and not in a loop: the same samples."""
+"""Batches so large that all walk down the sum tree at once, and not in a loop: the same samples."""
 
 import jax
 import jax.numpy as jnp
 import pytest
 
 import fbxcore as fbx
-from fbxcore import _loops
+from fbxcore.buffers import sum_tree
 
 ITEM = {"max_length": 2000, "min_length": 2, "add_batches": True}
 TRAJECTORY = {
@@ -23,7 +23,7 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("num", [_loops.FEW, _loops.FEW + 1, 1500])
+@pytest.mark.parametrize("num", [sum_tree.FEW, sum_tree.FEW + 1, 1500])
 @pytest.mark.parametrize("name", KINDS)
 def test_a_large_batch_is_what_flashbax_draws(flashbax, same, name, num):
     """On both sides of the limit the same key gives the same sample, from a buffer that has wrapped."""
