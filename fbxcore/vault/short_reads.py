@@ -29,8 +29,8 @@ _SHORT_BYTES = 8 << 20
 _SHORT_CHUNKS = 64
 """Reads of up to so much of each leaf go through the cache; longer ones would only flush it."""
 
-_KEYS_A_CHUNK = 16
-"""The store tells of so many keys in the time in which it reads a chunk."""
+_CHUNKS_BEFORE, _KEYS_A_CHUNK = 16, 16
+"""In the time in which the store reads a chunk it tells of so many keys, after it has read so many others."""
 _MOST_KEYS = 1 << 16
 """What it tells takes 1 KB a key for a moment, so of larger vaults nothing is learnt."""
 
@@ -53,7 +53,8 @@ class ShortReads:
         self._batch, self._load, self._learn = batch, load, learn
         self._cache = ChunkCache(_CACHE_BYTES)
         self._files: ChunkFiles | None = None
-        self._enough = num_keys // _KEYS_A_CHUNK if num_keys <= _MOST_KEYS else math.inf
+        enough = _CHUNKS_BEFORE + num_keys // _KEYS_A_CHUNK
+        self._enough = enough if num_keys <= _MOST_KEYS else math.inf
         self._asked = 0
         self._learning = threading.Lock()
         self._fits = length * sum(step_bytes for _, step_bytes in chunks.values()) <= _CACHE_BYTES

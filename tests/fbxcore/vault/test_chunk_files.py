@@ -141,6 +141,17 @@ def test_all_chunks_of_a_deep_tree_are_found(path, writer, make, tmp_path):
                 assert files.read(name, at)[:, : want.shape[1]].tobytes() == want.tobytes()
 
 
+def test_every_generation_is_found(path, writer, make):
+    """Those in the manifest and those that its nodes list, sixteen each."""
+    for step in range(40):
+        writer.append(make(step, step + 1))
+    for generation in range(3, writer.generation + 1):
+        with VaultReader.open(path, generation=generation) as reader:
+            chunk = learnt(reader)._database._short._files.read("obs", 0)
+
+        assert chunk[:, : generation - 2].tobytes() == make(0, generation - 2)["obs"].tobytes()
+
+
 @pytest.fixture
 def noise(path):
     """A vault whose chunks of 16 timesteps, 60 bytes each, compress hardly; its data file is the largest."""
