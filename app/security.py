@@ -170,7 +170,10 @@ def _check_site(scope: Scope, headers: Mapping[bytes, bytes], host: bytes) -> No
 
 
 def _is_own(origin: bytes, host: bytes) -> bool:
-    return urlsplit(origin.decode("latin-1")).netloc.lower() == host.decode("latin-1").lower()
+    try:
+        return urlsplit(origin.decode("latin-1")).netloc.lower() == host.decode("latin-1").lower()
+    except ValueError:  # no address at all
+        return False
 
 
 def _is_navigation(scope: Scope, headers: Mapping[bytes, bytes]) -> bool:

@@ -38,8 +38,10 @@ class StaticAssets(StaticFiles):
     """Static files; what is asked for by its content hash may be kept for ever."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
-        """Answer a file, with `immutable` when the hash in the address is its own."""
+        """Answer a file, whole, with `immutable` when the hash in the address is its own."""
+        scope["headers"] = [header for header in scope["headers"] if header[0] != b"range"]
         response = await super().get_response(path, scope)
+        response.headers["Accept-Ranges"] = "none"
         asked = parse_qs(scope["query_string"].decode("latin-1")).get(HASH, [""])[0]
         if asked and response.status_code == 200 and asked == static_hash(path):
             response.headers["Cache-Control"] = "public, max-age=31536000, immutable"

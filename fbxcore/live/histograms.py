@@ -78,12 +78,13 @@ def age_histogram(row_sizes: np.ndarray, bins: int) -> dict[str, Any]:
 
 def _counted(field: str, values: np.ndarray, bins: int, times: np.ndarray | None = None) -> dict[str, Any]:
     """Count values `[n]`, each once or so many times `[n]`."""
-    if len(values) == 0:
+    held = values if times is None else values[times > 0]
+    if len(held) == 0:
         counts, edges, low, high, mean = [], [], None, None, None
     else:
         counted, cut = np.histogram(values, bins=bins, range=_range(values, bins), weights=times)
         counts, edges = counted.tolist(), cut.tolist()
-        low, high, mean = float(values.min()), float(values.max()), float(np.average(values, weights=times))
+        low, high, mean = float(held.min()), float(held.max()), float(np.average(values, weights=times))
     return {
         "field": field,
         "edges": edges,

@@ -165,6 +165,7 @@ CROSS = [
     {"origin": "https://evil.example"},
     {"origin": "null"},
     {"origin": "http://127.0.0.1:8001"},
+    {"origin": "http://[::1"},
 ]
 
 

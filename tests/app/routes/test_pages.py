@@ -276,6 +276,15 @@ def test_assets_are_named_by_their_content_and_kept(deck: Api) -> None:
     assert "immutable" not in deck.get(urls[0].split("?")[0] + "?h=000000000000").headers["cache-control"]
 
 
+@pytest.mark.parametrize("part", ["bytes=0-9", "bytes=9-1", "lines=1-2", "", "bytes=999999999-"])
+def test_a_part_of_an_asset_is_the_whole(deck: Api, part: str) -> None:
+    """Assets are small: a range is passed over, also one that is none, and the answer says so."""
+    answer = deck.get("/static/app.css", headers={"range": part})
+
+    assert (answer.status_code, answer.headers["accept-ranges"]) == (200, "none")
+    assert answer.content == deck.get("/static/app.css").content
+
+
 def test_docs_start_from_files_of_our_own(deck: Api) -> None:
     """/docs names the API description and only scripts below /static."""
     soup = page(deck, "/docs")

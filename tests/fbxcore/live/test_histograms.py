@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fbxcore.live.histograms import priority_histogram
+from fbxcore.live.histograms import cluster_histogram, priority_histogram
 
 
 @pytest.mark.parametrize(
@@ -20,3 +20,13 @@ def test_priorities_of_any_size_and_nearness_are_counted(values):
     assert (counted["count"], sum(counted["counts"])) == (len(values), len(values))
     assert np.all(np.diff(counted["edges"]) > 0)
     assert (counted["min"], counted["max"]) == (weights.min(), weights.max())
+
+
+@pytest.mark.parametrize(
+    ("sizes", "least", "most", "mean"), [([0, 0], None, None, None), ([0, 3, 1, 0], 1, 2, 1.25)]
+)
+def test_clusters_that_hold_nothing_are_no_value(sizes, least, most, mean):
+    """Least, greatest and mean are those of items; without any there is none of them, as of other fields."""
+    counted = cluster_histogram("cluster", np.array(sizes), bins=4)
+    assert (counted["min"], counted["max"], counted["mean"]) == (least, most, mean)
+    assert (counted["count"], sum(counted["counts"])) == (sum(sizes), sum(sizes))
