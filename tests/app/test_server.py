@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import select
 import socket
 import statistics
 import threading
@@ -15,6 +17,7 @@ import numpy as np
 import pytest
 import uvicorn
 
+from app import protocol
 from app.main import create_app
 from app.protocol import Protocol
 from app.services.deck import Deck
@@ -164,6 +167,63 @@ def test_what_is_no_http_gets_a_problem_too(running: Running, head: bytes) -> No
         assert (problem["code"], problem["request_id"]) == ("bad_request", answer.headers["x-request-id"])
         assert problem["detail"].startswith("`request` must be one that HTTP/1.1 allows, got: ")
         assert connection.recv(1) == b""
+
+
+def read_problem(connection: socket.socket) -> tuple[int, dict]:
+    """Read a problem and the end of the connection behind it."""
+    answer = http.client.HTTPResponse(connection)
+    answer.begin()
+    problem = json.loads(answer.read())
+    assert answer.headers["content-type"] == "application/problem+json"
+    with contextlib.suppress(ConnectionResetError):  # where more was sent than it read
+        assert connection.recv(1) == b""
+    return answer.status, problem
+
+
+@pytest.mark.parametrize("path", ["/" + "a" * 100_000, "a:80"])
+def test_an_address_that_cannot_be_read_says_why(running: Running, path: str) -> None:
+    """Too long, or none at all: the sentence is about the address, not about what looked at it."""
+    with socket.create_connection(("127.0.0.1", running.port), timeout=10) as connection:
+        connection.sendall(f"CONNECT {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+        status, problem = read_problem(connection)
+
+    assert (status, "url" in problem["detail"], "callback" in problem["detail"]) == (400, True, False)
+
+
+def test_a_head_without_end_is_refused(running: Running) -> None:
+    """431 after 64 KiB and a little, also within one header; a long head that ends is served."""
+    for line in (b"X-A: b\r\n" * 100, b"a" * 1000):
+        with socket.create_connection(("127.0.0.1", running.port), timeout=10) as connection:
+            connection.sendall(b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\nX: ")
+            sent = _send_until_answered(connection, line)
+            assert sent < 1 << 20
+            status, problem = read_problem(connection)
+        assert (status, problem["code"], "65536" in problem["detail"]) == (431, "head_too_large", True)
+    assert running.ask("GET", "/livez", headers={"x": "a" * 50_000})[0] == 200
+
+
+def _send_until_answered(connection: socket.socket, line: bytes) -> int:
+    """Send a line again and again until there is something to read; return the bytes sent."""
+    sent = 0
+    while not select.select([connection], [], [], 0.002)[0]:
+        sent += connection.send(line)
+    return sent
+
+
+@pytest.mark.parametrize("path", [f"{URL}/live/experience", URL, f"{URL}/live/snapshot"])
+def test_a_body_that_stops_is_given_up(running: Running, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    """408 for arrays, control bodies and where none is taken; pieces that come slowly are waited for."""
+    monkeypatch.setattr(protocol, "IDLE_S", 0.5)
+    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 99\r\n"
+    head += "Content-Type: application/json\r\n"
+    with socket.create_connection(("127.0.0.1", running.port), timeout=10) as connection:
+        connection.sendall(head.encode() + b"\r\n{")
+        for _ in range(4):
+            time.sleep(0.2)
+            connection.sendall(b" ")
+        status, problem = read_problem(connection)
+
+    assert (status, problem["code"], problem["errors"][0]["loc"]) == (408, "body_timeout", ["body"])
 
 
 @pytest.mark.parametrize("path", ["/api/v1/buffers/live", "/api/v1/buffers/live/sample", "/buffers/live"])
