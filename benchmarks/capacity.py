@@ -1,7 +1,7 @@
 """What a call costs by capacity, 10^4 to 10^7 timesteps: nothing but the tree's depth and memory may show.
 
 `python -m benchmarks.capacity --quick --plot` prints a table and draws `benchmarks/capacity.svg` from it.
-A time is the least of many calls, made in turns with Flashbax.
+A time is the median of many repeats, made in turns with Flashbax as those of `benchmarks.engine` are.
 """
 
 from __future__ import annotations
@@ -9,33 +9,23 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from time import perf_counter
 
 import fbxcore
-from benchmarks.engine import VECTORS, Case, Subject
+from benchmarks.engine import FLOAT, PEER, Case, Subject, measured
+from benchmarks.report import Ratio
 
+RECORD = {"obs": ((17,), FLOAT), "reward": ((), FLOAT)}
 CAPACITIES = (10**4, 10**5, 10**6, 10**7)
 PLOT = Path(__file__).with_name("capacity.svg")
 COLOURS = ("#0b6e99", "#b5560b", "#2f7d32", "#8e3a8e", "#8a6d00")
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 780, 400, 64, 270, 24, 48
 
 
-@dataclass(frozen=True)
-class Cost:
-    """What one call costs at one capacity."""
-
-    work: str
-    capacity: int
-    ours_us: float
-    peer_us: float
-
-
 def costs(
     quick: bool = True, seconds: float = 40.0, capacities: tuple[int, ...] = CAPACITIES
-) -> dict[int, list[Cost]]:
+) -> dict[int, list[Ratio]]:
     """Measure each call at each capacity."""
     budget = seconds / 5 / len(capacities) if quick else 10.0
     with warnings.catch_warnings():
@@ -43,32 +33,21 @@ def costs(
         return {capacity: list(_costs_at(capacity, budget)) for capacity in capacities}
 
 
-def _costs_at(capacity: int, budget: float) -> Iterator[Cost]:
+def _costs_at(capacity: int, budget: float) -> Iterator[Ratio]:
     import flashbax
 
     for kind in ("item", "prioritised_item"):
-        case = Case("vectors", VECTORS, kind, capacity, {128: 1.0}, {256: 1.0})
-        sides = Subject(fbxcore, case), Subject(flashbax, case)
-        yield _cost(f"{kind}: add 128", capacity, [side.adder(128) for side in sides], budget)
-        yield _cost(f"{kind}: sample 256", capacity, [side.sampler(256) for side in sides], budget)
-    calls = [side.updater() for side in sides]
-    yield _cost(f"{kind}: set 256 priorities", capacity, calls, budget)
+        case = Case("vectors", RECORD, kind, capacity, {128: 1.0}, {256: 1.0})
+        ours, theirs = Subject(fbxcore, case), Subject(flashbax, case)
+        calls = ours.adder(128), theirs.adder(128)
+        yield measured(f"{kind}: add 128", PEER, *calls, None, budget)
+        calls = ours.sampler(256), theirs.sampler(256)
+        yield measured(f"{kind}: sample 256", PEER, *calls, None, budget)
+    calls = ours.updater(), theirs.updater()
+    yield measured(f"{kind}: set 256 priorities", PEER, *calls, None, budget)
 
 
-def _cost(work: str, capacity: int, calls: list[Callable[[], None]], budget: float) -> Cost:
-    least = [math.inf, math.inf]
-    for call in calls:
-        call()
-    end = perf_counter() + budget
-    while perf_counter() < end or math.inf in least:
-        for side, call in enumerate(calls):
-            start = perf_counter()
-            call()
-            least[side] = min(least[side], perf_counter() - start)
-    return Cost(work, capacity, *(seconds * 1e6 for seconds in least))
-
-
-def plot(rows: dict[int, list[Cost]]) -> str:
+def plot(rows: dict[int, list[Ratio]]) -> str:
     """Return an SVG of time by capacity, both logarithmic: ours drawn through, Flashbax's dashed."""
     times = [time for at in rows.values() for row in at for time in (row.ours_us, row.peer_us)]
     low, high = math.floor(math.log10(min(times))), math.ceil(math.log10(max(times)))
@@ -110,7 +89,7 @@ def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
     return f'<text x="{x:.0f}" y="{y:.0f}" text-anchor="{anchor}" fill="#222">{text}</text>'
 
 
-def print_costs(rows: dict[int, list[Cost]]) -> None:
+def print_costs(rows: dict[int, list[Ratio]]) -> None:
     """Print a Markdown table, a column for each capacity: ours, and Flashbax's in brackets."""
     print("\n### Engine by capacity, µs a call (Flashbax)\n")
     print("| work | " + " | ".join(f"{capacity:,}" for capacity in rows) + " |")
@@ -122,7 +101,7 @@ def print_costs(rows: dict[int, list[Cost]]) -> None:
 
 
 if __name__ == "__main__":
-    measured = costs(quick="--quick" in sys.argv)
-    print_costs(measured)
+    rows = costs(quick="--quick" in sys.argv)
+    print_costs(rows)
     if "--plot" in sys.argv:
-        PLOT.write_text(plot(measured))
+        PLOT.write_text(plot(rows))

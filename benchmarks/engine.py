@@ -41,7 +41,7 @@ FRAMES = {
     "reward": ((), FLOAT),
     "done": ((), jnp.bool_),
 }
-VECTORS = {"obs": ((17,), FLOAT), "reward": ((), FLOAT)}
+STEPS = {"obs": ((17,), FLOAT), "action": ((6,), FLOAT), "reward": ((), FLOAT), "done": ((), jnp.bool_)}
 ATARI = {"obs": ((84, 84), BYTE), "action": ((), jnp.int32), "reward": ((), FLOAT), "done": ((), jnp.bool_)}
 
 
@@ -88,13 +88,14 @@ CASES = [
     Case("MuJoCo", MUJOCO, "item", 100_000, {1: 1.0, 128: 1.3}, {256: 1.2, 32: 1.0, 1024: 1.0, 4096: 1.0}),
     Case("MuJoCo pairs", MUJOCO, "flat", 100_000, {1: 1.0}, {256: 1.0}),
     Case("32×32×3", FRAMES, "item", 50_000, {1: 1.0, 128: 2.5}, {256: 1.0, 32: 1.0, 1024: 1.0}),
-    Case("vectors", VECTORS, "trajectory", 80_000, {8: 1.0}, {64: 1.8}, rows=16, length=64),
+    Case("MuJoCo steps", STEPS, "trajectory", 500_000, {128: 1.3}, {64: 1.8}, length=64),
+    Case("MuJoCo steps", STEPS, "trajectory", 80_000, {8: 1.0}, {64: 1.8}, rows=16, length=64),
     Case("84×84", ATARI, "trajectory", 8_000, {8: 5.0}, {32: 1.0}, rows=8, length=20),
     Case("84×84", ATARI, "trajectory", 24_000, {1: 1.0}, {32: 1.3}, rows=8, length=80),
     Case("MuJoCo", MUJOCO, "prioritised_item", 100_000, {1: 1.0, 128: 1.0}, {256: 1.0, 2048: 1.0}, 1.0),
     Case("MuJoCo pairs", MUJOCO, "prioritised_flat", 100_000, {1: 1.0}, {256: 1.0}, 1.0),
     Case("one float", ONE, "prioritised_item", 10**6, {128: 1.0}, {256: 1.0}, 1.0),
-    Case("vectors", VECTORS, "prioritised_trajectory", 80_000, {8: 1.0}, {64: 1.0}, rows=16, length=64),
+    Case("MuJoCo steps", STEPS, "prioritised_trajectory", 80_000, {8: 1.0}, {64: 1.0}, rows=16, length=64),
 ]
 
 
