@@ -26,7 +26,7 @@ def json_value(vault: Keyed, key: str) -> Any:
     """
     content = vault.get(key)
     try:
-        return _loads(content) if content is not None else None
+        return _kept(vault.path, key).value_of(content) if content is not None else None
     except ValueError as error:
         raise damaged_key(vault, key, "be JSON", content) from error
 
@@ -39,7 +39,21 @@ def damaged_key(vault: Keyed, key: str, rule: str, content: bytes) -> DamagedErr
     )
 
 
+class _Kept:
+    """What a key held when it was last asked for, and what that said."""
+
+    def __init__(self) -> None:
+        self._last: tuple[bytes, Any] = (b"", None)
+
+    def value_of(self, content: bytes) -> Any:
+        """Return what the content says, parsed once for as long as it stays."""
+        held, value = self._last
+        if held != content:
+            value = json.loads(content)
+            self._last = (content, value)
+        return value
+
+
 @functools.lru_cache(256)  # pages of versions; ten thousand of them have fewer
-def _loads(content: bytes) -> Any:
-    """Parse a value once for as long as it stays."""
-    return json.loads(content)
+def _kept(path: Any, key: str) -> _Kept:  # noqa: ARG001
+    return _Kept()

@@ -1,6 +1,7 @@
 """What the store tells in JSON is freed: see `leaks`."""
 
 import gc
+import itertools
 import json
 import sys
 
@@ -10,6 +11,7 @@ from fbxcore.spec import parse_spec
 from fbxcore.vault.leaks import released
 from fbxcore.vault.store import VaultReader, VaultWriter
 from fbxcore.vault.store_dump import Dump
+from fbxcore.vault.versions import create_version
 from tests.chaos import SPEC, leaves
 
 
@@ -43,6 +45,17 @@ def test_commits_and_readers_keep_nothing(vault):
 
     assert blocks_kept(lambda: vault.append(leaves(0, 1, 2, 1))) < 10
     assert blocks_kept(read) < 10
+
+
+def test_a_version_keeps_no_former_page_of_versions(vault, tmp_path):
+    """Each version writes the page of the newest ones anew; the old ones were kept, at 150 blocks each."""
+    number = itertools.count()
+
+    def version():
+        vault.append(leaves(0, next(number), 2, 1))
+        create_version(vault, tmp_path)
+
+    assert blocks_kept(version) < 40
 
 
 def references(tree):
