@@ -89,13 +89,13 @@ CASES = [
     Case("MuJoCo pairs", MUJOCO, "flat", 100_000, {1: 1.0}, {256: 1.0}),
     Case("32×32×3", FRAMES, "item", 50_000, {1: 1.0, 128: 2.5}, {256: 1.0, 32: 1.0, 1024: 1.0}),
     Case("MuJoCo steps", STEPS, "trajectory", 500_000, {128: 1.3}, {64: 1.8}, length=64),
-    Case("MuJoCo steps", STEPS, "trajectory", 80_000, {8: 1.0}, {64: 1.8}, rows=16, length=64),
+    Case("16 rows of steps", STEPS, "trajectory", 80_000, {8: 1.0}, {64: 1.8}, rows=16, length=64),
     Case("84×84", ATARI, "trajectory", 8_000, {8: 5.0}, {32: 1.0}, rows=8, length=20),
     Case("84×84", ATARI, "trajectory", 24_000, {1: 1.0}, {32: 1.3}, rows=8, length=80),
     Case("MuJoCo", MUJOCO, "prioritised_item", 100_000, {1: 1.0, 128: 1.0}, {256: 1.0, 2048: 1.0}, 1.0),
     Case("MuJoCo pairs", MUJOCO, "prioritised_flat", 100_000, {1: 1.0}, {256: 1.0}, 1.0),
     Case("one float", ONE, "prioritised_item", 10**6, {128: 1.0}, {256: 1.0}, 1.0),
-    Case("MuJoCo steps", STEPS, "prioritised_trajectory", 80_000, {8: 1.0}, {64: 1.0}, rows=16, length=64),
+    Case("16 rows of steps", STEPS, "prioritised_trajectory", 80_000, {8: 1.0}, {64: 1.0}, rows=16, length=64),
 ]
 
 
