@@ -49,16 +49,11 @@ class ChunkForm:
     def decode(self, encoded: bytes) -> np.ndarray | None:
         """Return a chunk, or None if these bytes are none."""
         chunk = np.empty(self.shape, self.dtype)
-        if not self.is_blosc:
-            return None if len(encoded) != chunk.nbytes else _filled(chunk, encoded)
-        if len(encoded) < _BLOSC_HEADER:
+        content = chunk.reshape(-1).view(np.uint8)
+        if not (_decompress(encoded, content) if self.is_blosc else _copy(encoded, content)):
             return None
-        if struct.unpack_from("<4xI4xI", encoded) != (chunk.nbytes, len(encoded)):
-            return None  # it would be read, or written, behind its end
-        try:
-            blosc.decompress(encoded, chunk.view(np.uint8))
-        except RuntimeError:  # all that it raises for damaged bytes
-            return None
+        if self.dtype == np.bool_ and (content > 1).any():
+            return None  # neither true nor false, which the store refuses
         return chunk
 
 
@@ -147,6 +142,22 @@ def _entries(location: str, node: Node, prefix: bytes = b"") -> Iterator[tuple[b
             yield key, entry
 
 
-def _filled(chunk: np.ndarray, encoded: bytes) -> np.ndarray:
-    chunk.reshape(-1).view(np.uint8)[:] = np.frombuffer(encoded, np.uint8)
-    return chunk
+def _copy(encoded: bytes, content: np.ndarray) -> bool:
+    """Fill an array with these bytes, unless they are fewer or more."""
+    if len(encoded) != content.nbytes:
+        return False
+    content[:] = np.frombuffer(encoded, np.uint8)
+    return True
+
+
+def _decompress(encoded: bytes, content: np.ndarray) -> bool:
+    """Fill an array with what blosc compressed, unless these bytes are no such thing."""
+    if len(encoded) < _BLOSC_HEADER:
+        return False
+    if struct.unpack_from("<4xI4xI", encoded) != (content.nbytes, len(encoded)):
+        return False  # it would be read, or written, behind its end
+    try:
+        blosc.decompress(encoded, content)
+    except RuntimeError:  # all that it raises for damaged bytes
+        return False
+    return True

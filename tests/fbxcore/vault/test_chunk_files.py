@@ -180,6 +180,24 @@ def test_damage_is_told_as_the_store_tells_it(path, noise):
     assert outcomes == {dict, tuple}
 
 
+@pytest.mark.parametrize("compression", ["none", "lz4"])
+def test_a_bool_that_is_neither_is_told_as_the_store_tells_it(path, compression):
+    """A byte of a chunk of bools is 0 or 1; another one is damage, with and without compression."""
+    draw = np.random.default_rng(0)
+    spec = parse_spec({"done": {"shape": [60], "dtype": "bool"}})
+    with VaultWriter.create(path, spec, compression=compression, chunk_steps=16) as writer:
+        writer.append({"done": draw.integers(0, 2, (1, 16, 60), np.uint8).astype(bool)})
+    with VaultReader.open(path) as direct, VaultReader.open(path) as other:
+        places = learnt(direct)._database._short._files._places["done"]
+        (file,) = [file for file in (path / "d").iterdir() if file.stat().st_size >= places[0, 2] > 0]
+        content = bytearray(file.read_bytes())
+        content[places[0, 1] + places[0, 2] - 1] ^= 2
+        file.write_bytes(content)
+        got, expected = outcome(direct), outcome(never_learning(other))
+
+    assert got == expected and got[0] is DamagedError
+
+
 @pytest.mark.parametrize("damage", [os.unlink, lambda file: os.truncate(file, 10)])
 def test_a_file_that_is_gone_is_told_as_the_store_tells_it(path, noise, damage):
     """Nothing of a file is kept open."""
