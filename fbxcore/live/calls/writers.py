@@ -7,8 +7,10 @@ it for the writer, or when the writer adds nothing for `idle_end_s`. Belongs to 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -41,6 +43,7 @@ class Writers:
         self._gate = gate
         self._rows = Rows(ring.rows, next_episode=journal.next_episode)
         self._heard: dict[str, float] = {}
+        self._asking: Counter[str] = Counter()  # requests under way, which may wait for the limiter
         self._sweeper = asyncio.create_task(self._sweep())
 
     def stop(self) -> None:
@@ -68,26 +71,38 @@ class Writers:
         name = _checked(writer)
         checked, steps, has_final = check_run(self.config, leaves, end, cast)
         deadline = asyncio.get_running_loop().time() + check_timeout(timeout_ms)
-        self._heard[name] = time.monotonic()
         more = {} if end is None else {"end": end}
         if has_final:
             more["final"] = True
         about = more if key is None else more | {"writer": name}  # a sequence is a writer's own, a key is not
-        answer = await self._journal.add(
-            checked,
-            steps,
-            key=key,
-            writer=name,
-            sequence=sequence,
-            about=msgspec.json.encode(about) if about else b"",
-            admit=lambda: self._admit(name, steps, deadline),
-            deadline=deadline,
-            plan=lambda: self._plan(name, steps, more),
-        )
+        with self._attended(name):
+            answer = await self._journal.add(
+                checked,
+                steps,
+                key=key,
+                writer=name,
+                sequence=sequence,
+                about=msgspec.json.encode(about) if about else b"",
+                admit=lambda: self._admit(name, steps, deadline),
+                deadline=deadline,
+                plan=lambda: self._plan(name, steps, more),
+            )
         if "size" not in answer:
             now = {"size": self._ring.size, "position": self._ring.position, "sequence": None}
             answer |= {"added": 0, **now, "row": None, "episode": None, "steps": None}
         return answer
+
+    @contextlib.contextmanager
+    def _attended(self, writer: str) -> Iterator[None]:
+        """Take a writer for present as long as its request is under way."""
+        self._asking[writer] += 1
+        try:
+            yield
+        finally:
+            self._heard[writer] = time.monotonic()
+            self._asking[writer] -= 1
+            if not self._asking[writer]:
+                del self._asking[writer]
 
     async def _admit(self, writer: str, steps: int, deadline: float) -> bool:
         waited = await self._gate.admit_add(steps, deadline) if steps else False
@@ -107,7 +122,6 @@ class Writers:
             )
         if not self._rows.has_row(writer):
             raise self._no_row()
-        self._heard[writer] = time.monotonic()
         return self._rows.plan(writer, steps, time.time(), more)
 
     def _no_row(self) -> UnavailableError:
@@ -179,7 +193,8 @@ class Writers:
             self._heard = {name: self._heard.get(name, now) for name in self._rows.open_writers}
             await asyncio.sleep(min(1.0, longest / 4))
             now = time.monotonic()
-            for writer in [name for name, heard in self._heard.items() if now - heard > longest]:
+            idle = [name for name, heard in self._heard.items() if now - heard > longest]
+            for writer in [name for name in idle if name not in self._asking]:
                 try:
                     await self.cut(writer)
                 except FbxError as error:

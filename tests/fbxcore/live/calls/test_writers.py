@@ -116,6 +116,21 @@ async def test_an_idle_writer_loses_its_row_and_its_episode(opened):
     assert pairs(await buffer.sample(256, seed=0)) == {(0, 1), (10, 11)}
 
 
+async def test_a_writer_whose_request_waits_is_not_idle(opened):
+    """Held back by the limiter for longer than a writer may be idle, it goes on with its episode."""
+    limiter = {"samples_per_insert": 1.0, "min_size": 4, "error_buffer": 40}
+    buffer = await opened(independent(idle_end_s=1, rate_limiter=limiter))
+    begun = await buffer.add(run(*range(8)), writer="a", sequence=1)
+    for sequence in range(2, 6):
+        await buffer.add(run(*range(8)), writer="a", sequence=sequence)
+    waiting = asyncio.create_task(buffer.add(run(*range(8)), writer="a", sequence=6, timeout_ms=20_000))
+    await asyncio.sleep(2.2)
+    is_held_back = not waiting.done()
+    await buffer.sample(32)
+
+    assert is_held_back and (await waiting).episode == begun.episode
+
+
 async def test_how_long_a_writer_may_be_idle_can_be_changed(opened, tmp_path):
     """A row that an hour would keep is free after a second once that is asked for, also after a restart."""
     buffer = await opened(independent(idle_end_s=3600))
