@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -141,7 +142,7 @@ async def show(deck: Deck, entry: VaultEntry) -> dict[str, Any]:
         "generation": facts.generation,
         "live_bytes": facts.live_bytes,
         "disk_bytes": facts.disk_bytes,
-        "fps": metadata.pop("fps", None),
+        "fps": metadata.pop("fps") if _is_rate(metadata.get("fps")) else None,
         "metadata": metadata,
         "versions": len(facts.versions),
         "latest_version": facts.versions[-1].number if facts.versions else None,
@@ -151,6 +152,11 @@ async def show(deck: Deck, entry: VaultEntry) -> dict[str, Any]:
         "retention": asdict(facts.retention) if facts.retention else None,
         "updated_at": facts.updated_at,
     }
+
+
+def _is_rate(value: Any) -> bool:
+    """Return whether what anybody may have written under `fps` is one."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
 
 
 def wrong_with(deck: Deck, entry: VaultEntry) -> dict[str, str | None]:

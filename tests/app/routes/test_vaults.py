@@ -65,6 +65,19 @@ def test_put_can_be_run_twice(api: Api) -> None:
                                                        name == field else "y"}}  # fmt: skip
 
 
+@pytest.mark.parametrize("fps", ["fast", True, [5], -1])
+def test_what_is_no_rate_stays_in_the_metadata(api: Api, fps: object) -> None:
+    """Metadata may say anything of `fps`, there and by PATCH: the vault and its page show it as it is."""
+    body = {"vault_name": f"rate-{str(fps).strip('[]')}", "vault_uid": "1", "spec": SPEC, "rows": 1}
+    made = api.post(URL, json=body | {"metadata": {"fps": fps}}).json()
+    page = api.get(f"/vaults/{made['url']}")
+    changed = api.patch(f"{URL}/{made['url']}", json={"metadata": {"fps": 25}}).json()
+
+    assert (made["fps"], made["metadata"]) == (None, {"fps": fps})
+    assert page.status_code == 200 and str(fps).replace("'", "&#39;") in page.text
+    assert (changed["fps"], changed["metadata"]) == (25, {})
+
+
 @pytest.mark.parametrize(
     ("path", "given", "field"),
     [("put/run2", {"vault_uid": "run3"}, "vault_uid"), ("a~b/run1", {}, "vault_name"),
