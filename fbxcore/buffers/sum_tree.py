@@ -72,8 +72,8 @@ def sample(state: SumTreeState, rng_key: PRNGKey | None = None, query_value: Arr
         query_value: from 0 to 1, `[]` or `[N]`, the share of the total weight to walk to.
 
     Returns:
-        The leaf's index, int32, with the shape of `query_value`. Where all weights are 0 it is the last
-        leaf's index, whose probability is 0.
+        The leaf's index, int32, with the shape of `query_value`. Where all weights are 0 it is 0, and
+        its probability is 0.
     """
     if query_value is None:
         if rng_key is None:

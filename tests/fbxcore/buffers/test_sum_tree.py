@@ -157,6 +157,14 @@ def test_draws_are_those_of_flashbax(flashbax):
             np.testing.assert_array_equal(np.asarray(draw(ours, batch_size, key)), np.asarray(expected))
 
 
+@pytest.mark.parametrize("capacity", [1, 5, 8])
+def test_all_zero_gives_the_first_leaf(capacity):
+    """Whatever value is walked to: no leaf beyond the capacity, where the tree is not full."""
+    state = sum_tree.init(capacity)
+
+    assert sum_tree.sample(state, query_value=jnp.array([0.0, 0.5, 1.0])).tolist() == [0, 0, 0]
+
+
 def test_all_zero_gives_probability_zero():
     """A tree of zeros draws leaves inside its capacity, with probability 0 and not NaN."""
     state = sum_tree.init(8)
