@@ -39,7 +39,7 @@ BY_CONTENT_KEY = "_flashdeck/by_content"
 _WRITER = {
     "file_io_locking": {"mode": "os"},  # `none` loses commits beside another program
     "file_io_sync": True,
-    "cache_pool": {"total_bytes_limit": 16 << 20},  # for the chunks that are not full yet
+    "cache_pool": {"total_bytes_limit": 4 << 20},  # for the chunks that are not full yet
 }
 
 _READER = {"cache_pool": {"total_bytes_limit": 16 << 20}}
