@@ -95,7 +95,9 @@ CASES = [
     Case("MuJoCo", MUJOCO, "prioritised_item", 100_000, {1: 1.0, 128: 1.0}, {256: 1.0, 2048: 1.0}, 1.0),
     Case("MuJoCo pairs", MUJOCO, "prioritised_flat", 100_000, {1: 1.0}, {256: 1.0}, 1.0),
     Case("one float", ONE, "prioritised_item", 10**6, {128: 1.0}, {256: 1.0}, 1.0),
-    Case("16 rows of steps", STEPS, "prioritised_trajectory", 80_000, {8: 1.0}, {64: 1.0}, rows=16, length=64),
+    Case(
+        "16 rows of steps", STEPS, "prioritised_trajectory", 80_000, {8: 1.0}, {64: 1.0}, rows=16, length=64
+    ),
 ]
 
 

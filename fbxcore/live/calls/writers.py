@@ -7,7 +7,6 @@ it for the writer, or when the writer adds nothing for `idle_end_s`. Belongs to 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections import Counter
@@ -75,7 +74,8 @@ class Writers:
         if has_final:
             more["final"] = True
         about = more if key is None else more | {"writer": name}  # a sequence is a writer's own, a key is not
-        with self._attended(name):
+        self._asking[name] += 1  # present as long as its request is under way
+        try:
             answer = await self._journal.add(
                 checked,
                 steps,
@@ -87,22 +87,19 @@ class Writers:
                 deadline=deadline,
                 plan=lambda: self._plan(name, steps, more),
             )
+        finally:
+            self._leave(name)
         if "size" not in answer:
             now = {"size": self._ring.size, "position": self._ring.position, "sequence": None}
             answer |= {"added": 0, **now, "row": None, "episode": None, "steps": None}
         return answer
 
-    @contextlib.contextmanager
-    def _attended(self, writer: str) -> Iterator[None]:
-        """Take a writer for present as long as its request is under way."""
-        self._asking[writer] += 1
-        try:
-            yield
-        finally:
-            self._heard[writer] = time.monotonic()
-            self._asking[writer] -= 1
-            if not self._asking[writer]:
-                del self._asking[writer]
+    def _leave(self, writer: str) -> None:
+        """Note that one of a writer's requests is over, however it ended."""
+        self._heard[writer] = time.monotonic()
+        self._asking[writer] -= 1
+        if not self._asking[writer]:
+            del self._asking[writer]
 
     async def _admit(self, writer: str, steps: int, deadline: float) -> bool:
         waited = await self._gate.admit_add(steps, deadline) if steps else False
