@@ -7,7 +7,6 @@ the next episode is the next timestep of its row.
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing import parent_process
@@ -34,7 +33,6 @@ def act(name: str, url: str, token: str | None, seed: int, stop: Any, count: Any
         count: a shared number of timesteps stored.
         failure: a queue for the sentence of the error that ended it.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is told, and tells us
     try:
         with Client(url, token) as client:
             _store(client, name, _PLAYERS[name](seed), stop, count)

@@ -6,7 +6,9 @@ import contextlib
 import importlib.util
 import multiprocessing
 import queue
+import signal
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,20 +58,36 @@ class Actors:
 def play(url: str, token: str | None, seconds: float, console: Console) -> None:
     """Play for some seconds, or until Ctrl-C."""
     check_installed()
-    with Client(url, token) as client:
+    with _told_to_stop() as told, Client(url, token) as client:
         client.buffers()  # nobody there is told before anything is started
         actors = start_actors(url, token)
-        ending = "The demo is over."
         try:
             with _progress(console) as progress:
-                _run(client, actors, seconds, progress)
-        except KeyboardInterrupt:
-            ending = "The demo was stopped."
+                _run(client, actors, seconds, progress, told)
         finally:
             actors.end()
         _tag(client, "Demo, the end")
-        console.print(ending, _summary(client), highlight=False)
+        console.print(f"The demo {'was stopped' if told else 'is over'}.", _summary(client), highlight=False)
         console.print(f"Look at it: {client.url}", highlight=False)
+
+
+@contextlib.contextmanager
+def _told_to_stop() -> Iterator[list[int]]:
+    """Give a list that the first Ctrl-C puts its number into; another one interrupts as ever.
+
+    An exception may be raised anywhere, also where it is swallowed or leaves a process behind.
+    """
+    told: list[int] = []
+
+    def note(number: int, _: Any) -> None:
+        told.append(number)
+        signal.signal(signal.SIGINT, before)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield told
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def check_installed() -> None:
@@ -82,26 +100,33 @@ def check_installed() -> None:
 
 
 def start_actors(url: str, token: str | None) -> Actors:
-    """Start a process for each buffer; a fresh interpreter, never a fork of this one."""
+    """Start a process for each buffer; a fresh interpreter, never a fork of this one.
+
+    Ctrl-C reaches every process of a terminal; these begin with it blocked, since they are told by this one.
+    """
     from app.demo.actors import act
 
     spawn = multiprocessing.get_context("spawn")
     actors = Actors(spawn.Event(), spawn.Queue(), {name: spawn.Value("q", 0) for name in VAULTS})
-    for seed, name in enumerate(VAULTS):
-        arguments = (name, url, token, seed, actors.stop, actors.counts[name], actors.failure)
-        process = spawn.Process(target=act, args=arguments, name=name, daemon=True)
-        process.start()
-        actors.processes.append(process)
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        for seed, name in enumerate(VAULTS):
+            arguments = (name, url, token, seed, actors.stop, actors.counts[name], actors.failure)
+            process = spawn.Process(target=act, args=arguments, name=name, daemon=True)
+            process.start()
+            actors.processes.append(process)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     return actors
 
 
-def _run(client: Client, actors: Actors, seconds: float, progress: Progress) -> None:
+def _run(client: Client, actors: Actors, seconds: float, progress: Progress, told: list[int]) -> None:
     task = progress.add_task("Making the buffers …", total=seconds)
     learner, batches = Learner(), 0
     cartpole = create_buffer(client, CARTPOLE)  # which its actor does, too: the same one
     started = time.monotonic()
     next_version = started + min(VERSION_S, seconds / 3)
-    while (now := time.monotonic()) < started + seconds:
+    while not told and (now := time.monotonic()) < started + seconds:
         actors.check()
         batches += _learn(learner, cartpole)
         if batches % BATCHES_A_SECOND == 1:

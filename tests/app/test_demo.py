@@ -1,9 +1,12 @@
 """The demo plays real environments, stores only steps that were played, and leaves everything consistent."""
 
 import itertools
+import os
 import signal
 import subprocess
 import time
+from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -113,13 +116,44 @@ def test_the_demo_fills_buffers_and_vaults(served):
     assert len([count for count in priorities["counts"] if count]) > 1
 
 
-def test_ctrl_c_leaves_everything_consistent(served):
+def wait_until(holds, what):
+    """Wait until something holds, a minute at most."""
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def played(client):
+    """Return how many steps were added to each buffer."""
+    there = {buffer["name"]: buffer["added"] for buffer in client.buffers()}
+    return [there.get(name, 0) for name in ("cartpole", "pong")]
+
+
+def press_ctrl_c(process):
+    """Signal all processes of the demo, as a terminal does."""
+    os.killpg(process.pid, signal.SIGINT)
+
+
+def children_of(pid):
+    """Return the processes of a session beside its first."""
+    sessions = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            sessions[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[3])
+    return {found for found, session in sessions.items() if session == pid and found != pid}
+
+
+@pytest.mark.parametrize("later", [0.0, 0.7])
+def test_ctrl_c_leaves_everything_consistent(served, later):
     """All processes end, nothing is half stored, and the demo can go on later."""
-    with demo(served, "--seconds", "60") as process:
-        time.sleep(5)
-        process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=40)
     with Client(served.url) as client:
+        former = played(client)
+        with demo(served, "--seconds", "60") as process:
+            wait_until(lambda: all(map(int.__gt__, played(client), former)), "the demo plays nothing")
+            time.sleep(later)
+            press_ctrl_c(process)
+            output, _ = process.communicate(timeout=40)
         before = client.buffer("cartpole").describe()["added"]
         time.sleep(0.5)
         after = client.buffer("cartpole").describe()["added"]
@@ -128,6 +162,18 @@ def test_ctrl_c_leaves_everything_consistent(served):
     assert process.returncode == 0, output
     assert "The demo was stopped." in output and "Traceback" not in output
     assert after == before  # no actor plays on
+
+
+def test_ctrl_c_while_the_actors_start_ends_them(served):
+    """Whenever it comes, nothing is left running and no process of the demo shows a traceback."""
+    with demo(served, "--seconds", "60") as process:
+        wait_until(lambda: children_of(process.pid), "no actor starts")
+        press_ctrl_c(process)
+        output, _ = process.communicate(timeout=40)
+
+    assert process.returncode == 0, output
+    assert "The demo was stopped." in output and "Traceback" not in output
+    wait_until(lambda: not children_of(process.pid), "an actor is left running")
 
 
 def test_an_actor_whose_server_goes_ends_the_demo(tmp_path):
