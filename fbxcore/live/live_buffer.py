@@ -15,18 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from fbxcore.errors import (
-    FbxError,
-    InvalidArgumentError,
-    NotSupportedError,
-)
+from fbxcore.errors import FbxError, InvalidArgumentError, NotSupportedError
 from fbxcore.live.answers import Added, RunAdded, Sample, Taken, Updated, WriterState
 from fbxcore.live.calls.adder import Adder
-from fbxcore.live.calls.checks import (
-    check_no_end,
-    check_priorities,
-    check_timeout,
-)
+from fbxcore.live.calls.checks import check_no_end, check_priorities, check_timeout
 from fbxcore.live.calls.gate import Gate
 from fbxcore.live.calls.sampler import Sampler
 from fbxcore.live.calls.takes import Takes
@@ -47,6 +39,7 @@ from fbxcore.live.restart.whole import save_whole
 from fbxcore.live.rings.engine import Engine, priorities_body
 from fbxcore.live.rings.ring import Ring, Room, new_room
 from fbxcore.live.timeseries import Timeseries
+from fbxcore.live.vaults import filling
 from fbxcore.types import Leaves
 from fbxcore.vault.foreign import Foreign
 from fbxcore.vault.store import VaultWriter
@@ -121,8 +114,9 @@ class LiveBuffer:
             buffer._writers = Writers(buffer.config, buffer._ring, buffer._journal, buffer._gate)
         if first is not None:
             try:
-                await first(buffer)
-                await asyncio.to_thread(save_config, directory, buffer.config)
+                async with filling(buffer.vault_writer):
+                    await first(buffer)
+                    await asyncio.to_thread(save_config, directory, buffer.config)
             except BaseException:
                 await buffer.close()
                 raise

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
-from collections.abc import Awaitable, Callable
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,19 +14,26 @@ from fbxcore.errors import ConflictError, InvalidArgumentError, NotFoundError
 from fbxcore.live.config import BufferConfig
 from fbxcore.spec import spec_to_json, timestep_bytes
 from fbxcore.types import Leaves, Spec
+from fbxcore.vault.files import label_of
+from fbxcore.vault.keys import json_value
 from fbxcore.vault.rollover import newest_of
 from fbxcore.vault.segments import Segment, clipped
 from fbxcore.vault.store import VaultReader, VaultWriter
 
+FILLING_KEY = "_flashdeck/filling"
 _BLOCK_STEPS = 1024
 _BLOCK_BYTES = 32 << 20
 
 
-def open_vault(config: BufferConfig, vaults: Path) -> VaultWriter | None:
+def open_vault(config: BufferConfig, vaults: Path, *, is_new: bool) -> VaultWriter | None:
     """Open the vault a buffer persists to, where it goes on now, or make it.
 
+    Args:
+        is_new: whether the buffer does not exist yet.
+
     Raises:
-        ConflictError: if it is of another spec or has other rows.
+        ConflictError: if it is of another spec or has other rows, or holds a part of what a new buffer was to
+            begin with.
     """
     if config.persist_to is None:
         return None
@@ -41,7 +50,41 @@ def open_vault(config: BufferConfig, vaults: Path) -> VaultWriter | None:
             code="vault_differs",
             loc=("persist_to",),
         )
+    try:
+        _check_filled(writer) if is_new else _end_filling(writer)
+    except BaseException:
+        writer.close()
+        raise
     return writer
+
+
+@contextlib.asynccontextmanager
+async def filling(writer: VaultWriter | None) -> AsyncIterator[None]:
+    """Note in a vault that what comes meanwhile is of a buffer that does not exist yet, until it does."""
+    if writer is not None:
+        begun = json.dumps({"length": writer.length}).encode()
+        await asyncio.to_thread(writer.put, {FILLING_KEY: begun})
+    yield
+    if writer is not None:
+        await asyncio.to_thread(_end_filling, writer)
+
+
+def _end_filling(writer: VaultWriter) -> None:
+    if writer.get(FILLING_KEY) is not None:
+        writer.put({FILLING_KEY: None})
+
+
+def _check_filled(writer: VaultWriter) -> None:
+    """Refuse a vault that was being filled when its buffer came to nothing: the same would be added again."""
+    begun = json_value(writer, FILLING_KEY)
+    if begun is not None and writer.length > begun["length"]:
+        raise ConflictError(
+            f"`persist_to` must name a vault without a part of another buffer's `from`, got "
+            f"{label_of(writer.path)!r}, which holds {writer.length - begun['length']} such timesteps behind "
+            f"its first {begun['length']}: that buffer was never finished. Name another vault, or delete it.",
+            code="vault_half_filled",
+            loc=("persist_to",),
+        )
 
 
 def check_source(config: BufferConfig, spec: Spec, rows: int, steps: range) -> None:

@@ -61,7 +61,7 @@ def open_parts(
     ring = kind(layout, config.spec)  # first: it is what may not fit
     engine = Engine(ring, config.name)
     base = Whole.load(directory, config.spec, rows=layout.rows, time_axis=layout.time_axis)
-    writer = open_vault(config, vaults)
+    writer = open_vault(config, vaults, is_new=is_new)
     try:
         journal = Journal(
             directory / "log",

@@ -1,10 +1,12 @@
 """A buffer of independent writers begins with a vault's segments: each a run, none joined to another."""
 
+import shutil
+
 import numpy as np
 import pytest
 from live_data import final, independent, run
 
-from fbxcore.errors import InvalidArgumentError
+from fbxcore.errors import ConflictError, InvalidArgumentError
 from fbxcore.live import LiveBuffer, load_runs, rows_for, vaults
 from fbxcore.vault.segments import Segment
 from fbxcore.vault.store import VaultReader
@@ -90,6 +92,54 @@ async def test_each_segment_is_a_run_with_its_end(source, tmp_path, monkeypatch,
     with open_vault(tmp_path / "new") as reader:
         assert reader.read()["obs"][0, :10, 0].tolist() == [0, 1, 2, 3, 100, 101, 102, 10, 200, 201]
         assert told(reader.segments())[:5] == SEGMENTS
+
+
+async def begin_and_die(folder, made, *, steps):
+    """Begin a buffer that is never finished, some timesteps of which reach its vault."""
+
+    async def fill(buffer):
+        if steps:
+            await buffer.add(run(*range(steps)), writer="w", sequence=1, end="cut")
+            await buffer.flush()
+        raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError, match="killed"):
+        await LiveBuffer.open(folder / "b", made, vaults=folder / "vaults", first=fill)
+    shutil.rmtree(folder / "b")
+
+
+async def test_a_vault_that_was_filled_in_part_is_refused(source, tmp_path):
+    """Beginning again would add the same timesteps to it once more; the answer says what to do."""
+    made = independent(persist_to="v/1")
+    await begin_and_die(tmp_path / "new", made, steps=5)
+
+    with pytest.raises(ConflictError, match="holds 5 such timesteps behind its first 0") as refused:
+        await opened(tmp_path / "new", made, source)
+    assert (refused.value.code, refused.value.loc) == ("vault_half_filled", ("persist_to",))
+    with open_vault(tmp_path / "new") as reader:
+        assert reader.length == 5
+
+
+async def test_a_vault_of_which_nothing_was_filled_is_as_good_as_new(source, tmp_path):
+    """One that came to nothing before its first timestep leaves an empty vault, which the next one takes."""
+    made = independent(persist_to="v/1")
+    await begin_and_die(tmp_path / "new", made, steps=0)
+    buffer = await opened(tmp_path / "new", made, source)
+    await buffer.close()
+
+    with open_vault(tmp_path / "new") as reader:
+        assert reader.length == 10 and reader.get(vaults.FILLING_KEY) is None
+
+
+async def test_a_kill_right_after_a_buffer_began_to_exist_leaves_its_vault_usable(source, tmp_path):
+    """What is noted while it is filled goes when it is opened again."""
+    buffer = await opened(tmp_path / "new", independent(persist_to="v/1"), source)
+    buffer.vault_writer.put({vaults.FILLING_KEY: b'{"length": 0}'})
+    await buffer.close()
+    await (await opened(tmp_path / "new")).close()
+
+    with open_vault(tmp_path / "new") as reader:
+        assert reader.get(vaults.FILLING_KEY) is None
 
 
 def segment(length, start=0, **fields):
