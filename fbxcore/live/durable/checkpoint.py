@@ -7,7 +7,7 @@ of the log may go once both are past it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,10 @@ class Counters:
     taken: int = 0  # of a queue: the position of the next timestep to hand out
     oldest: int = 0  # of a queue: the position of the first timestep it holds
     reserved: int = 0  # of a queue: timesteps per row that were taken and are kept for a repeat
+
+    def after_reset(self) -> Counters:
+        """Return these behind a reset: positions and sums go on, earlier generations are stale."""
+        return replace(self, ring_start=self.position, epoch=self.epoch + 1, sampled_before=self.sampled)
 
     def and_sampled(self, num_items: int) -> Counters:
         """Return these with more items handed out; `replace` would cost as much as a small draw."""

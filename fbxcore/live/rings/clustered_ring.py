@@ -104,13 +104,7 @@ class ClusteredRing:
 
     def reset(self) -> None:
         """Forget every item; positions go on."""
-        counters = self.counters
-        self.counters = replace(
-            counters,
-            ring_start=counters.position,
-            epoch=counters.epoch + 1,
-            sampled_before=counters.sampled,
-        )
+        self.counters = self.counters.after_reset()
         self._clear()
 
     # Reading

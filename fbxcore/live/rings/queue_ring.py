@@ -157,11 +157,9 @@ class QueueRing:
 
     def reset(self) -> None:
         """Forget what waits and what is reserved; positions go on."""
-        here, epoch = self.counters.position, self.counters.epoch + 1
+        here = self.counters.position
         self._clear()
-        self.counters = replace(
-            self.counters, ring_start=here, taken=here, oldest=here, reserved=0, epoch=epoch
-        )
+        self.counters = replace(self.counters.after_reset(), taken=here, oldest=here, reserved=0)
 
     # Reading
 

@@ -132,13 +132,7 @@ class Ring:
 
     def reset(self) -> None:
         """Forget every item; positions go on, and earlier generations are stale."""
-        counters = self.counters
-        self.counters = replace(
-            counters,
-            ring_start=counters.position,
-            epoch=counters.epoch + 1,
-            sampled_before=counters.sampled,
-        )
+        self.counters = self.counters.after_reset()
         self._given[:] = 0
         self._hold(self._empty())
 
