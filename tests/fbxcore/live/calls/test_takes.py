@@ -13,25 +13,10 @@ from fbxcore.errors import (
     NotSupportedError,
     UnavailableError,
 )
-from fbxcore.live import LiveBuffer
 from fbxcore.live.calls import takes
 from fbxcore.vault.store import VaultReader
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def opened(tmp_path):
-    """Return a function that opens queues under the test's folder and closes them at its end."""
-    buffers = []
-
-    async def open_queue(made=None, place="q"):
-        buffers.append(await LiveBuffer.open(tmp_path / place, made, vaults=tmp_path / "vaults"))
-        return buffers[-1]
-
-    yield open_queue
-    for buffer in buffers:
-        await buffer.close()
 
 
 async def killed(buffer):

@@ -15,23 +15,9 @@ from fbxcore.errors import (
     StructureError,
     UnavailableError,
 )
-from fbxcore.live import LiveBuffer, adopt_whole, load_config
+from fbxcore.live import adopt_whole, load_config
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def opened(tmp_path):
-    """Return a function that opens buffers under the test's folder and closes them at its end."""
-    buffers = []
-
-    async def open_buffer(made=None, place="b"):
-        buffers.append(await LiveBuffer.open(tmp_path / place, made, vaults=tmp_path / "vaults"))
-        return buffers[-1]
-
-    yield open_buffer
-    for buffer in buffers:
-        await buffer.close()
 
 
 def pairs(sample):

@@ -9,27 +9,11 @@ import pytest
 from live_data import config, steps
 
 from fbxcore.errors import DiskFullError, StorageError, UnavailableError
-from fbxcore.live import LiveBuffer
 from fbxcore.live.durable.checkpoint import Checkpoint
 from fbxcore.vault.store import VaultReader
 
 pytestmark = pytest.mark.anyio
 STEP_BYTES = 32  # of two rows
-
-
-@pytest.fixture
-async def opened(tmp_path):
-    """Return a function that opens buffers under the test's folder and closes them at its end."""
-    buffers = []
-
-    async def open_buffer(made=None, **given):
-        place = tmp_path / "b"
-        buffers.append(await LiveBuffer.open(place, made, vaults=tmp_path / "vaults", **given))
-        return buffers[-1]
-
-    yield open_buffer
-    for buffer in buffers:
-        await buffer.close()
 
 
 async def add_until_refused(buffer):

@@ -21,20 +21,6 @@ KINDS = [kind for kind in ARGUMENTS if kind not in ("trajectory_queue", "cluster
 OF_ONE_LOG = {"log", "answer.created_at", "answer.persist_to", "answer.config"}
 
 
-@pytest.fixture
-async def opened(tmp_path):
-    """Return a function that opens buffers under the test's folder and closes them at its end."""
-    buffers = []
-
-    async def open_buffer(made=None, place="b"):
-        buffers.append(await LiveBuffer.open(tmp_path / place, made, vaults=tmp_path / "vaults"))
-        return buffers[-1]
-
-    yield open_buffer
-    for buffer in buffers:
-        await buffer.close()
-
-
 async def snapshot_of(buffer, tmp_path, name="s"):
     """Write a buffer to a new directory and return that."""
     (tmp_path / name).mkdir()

@@ -9,7 +9,7 @@ import pytest
 
 import fbxcore as fbx
 from fbxcore.errors import InvalidArgumentError, NotEnoughDataError
-from fbxcore.live import BufferConfig, LiveBuffer
+from fbxcore.live import BufferConfig
 from fbxcore.vault.store import VaultReader
 
 pytestmark = pytest.mark.anyio
@@ -35,20 +35,6 @@ def items(start, clusters):
     """Return numbered items of clusters."""
     number = np.arange(start, start + len(clusters), dtype=np.float32)
     return {"number": number[:, None].repeat(2, 1), "task": np.array(clusters, np.int32)}
-
-
-@pytest.fixture
-async def opened(tmp_path):
-    """Return a function that opens buffers in the test's folder, and closes them at its end."""
-    buffers = []
-
-    async def open_buffer(made=None, place="c"):
-        buffers.append(await LiveBuffer.open(tmp_path / place, made, vaults=tmp_path / "vaults"))
-        return buffers[-1]
-
-    yield open_buffer
-    for buffer in buffers:
-        await buffer.close()
 
 
 async def test_a_seed_draws_what_the_engine_draws(opened):
@@ -131,10 +117,10 @@ async def test_a_restart_brings_everything_back(opened, tmp_path, ending, persis
     if ending == "stop":
         await buffer.close()
     else:
-        shutil.copytree(tmp_path / "c", tmp_path / "copy")
+        shutil.copytree(tmp_path / "b", tmp_path / "copy")
         await buffer.close()
-        shutil.rmtree(tmp_path / "c")
-        (tmp_path / "copy").rename(tmp_path / "c")
+        shutil.rmtree(tmp_path / "b")
+        (tmp_path / "copy").rename(tmp_path / "b")
 
     again = await opened()
     after = (await again.sample(64, seed=5, peek=True)).arrays
